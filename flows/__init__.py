@@ -1,0 +1,1 @@
+"""Prefect flows and the `cloze` command; the only place that knows every stage."""

@@ -1,0 +1,1 @@
+"""Arrow shards to a trained encoder. Knows torch; never Beam or Prefect."""

@@ -1,0 +1,1 @@
+"""Raw text to Arrow shards. Knows Beam; never torch, deepspeed, prefect or mlflow."""

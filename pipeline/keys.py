@@ -1,0 +1,51 @@
+"""Random numbers as functions of a key: never of a worker, a bundle, a batch or the time.
+
+The generator is splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014),
+vectorized: every function maps uint64 arrays (or ints) to uint64 arrays of the broadcast shape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+U64 = npt.NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX2 = np.uint64(0x94D049BB133111EB)
+
+
+def document_key(name: str) -> int:
+    """The 64-bit key of a document's id (blake2b)."""
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def mix(value: npt.ArrayLike) -> U64:
+    """splitmix64's finalizer: a bijection on 64 bits whose output looks random."""
+    z = np.asarray(value, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        z = z + _GOLDEN
+        z = (z ^ (z >> np.uint64(30))) * _MIX1
+        z = (z ^ (z >> np.uint64(27))) * _MIX2
+    return z ^ (z >> np.uint64(31))
+
+
+def derive(*parts: npt.ArrayLike) -> U64:
+    """One key from several (seed, document, copy, position, …), order-sensitive; shapes broadcast."""
+    key = np.asarray(0, dtype=np.uint64)
+    for part in parts:
+        key = mix(key ^ mix(part))
+    return key
+
+
+def uniform(key: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Keys to numbers in [0, 1), by their upper 53 bits."""
+    return (np.asarray(key, dtype=np.uint64) >> np.uint64(11)) * 2.0**-53
+
+
+def below(key: npt.ArrayLike, bound: npt.ArrayLike) -> U64:
+    """Keys to integers in [0, bound) for bounds under 2**32, by multiplication of the upper 32 bits (bias < 2**-32 · bound)."""
+    return ((np.asarray(key, dtype=np.uint64) >> np.uint64(32)) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)
