@@ -110,7 +110,9 @@ def read_manifest(path: str) -> Manifest:
     try:
         content = json.loads(storage.read_text(name))
         if content.get("format") != FORMAT:
-            raise DataError(f"{name} has format {content.get('format')}, this program reads {FORMAT}; use the Cloze that made it")
+            raise DataError(
+                f"{name} has format {content.get('format')}, this program reads {FORMAT}; use the Cloze that made it"
+            )
         content["files"] = tuple(FileEntry(**entry) for entry in content["files"])
         content.pop("content_sha256", None)
         return Manifest(**content)

@@ -11,9 +11,11 @@ writes one JSON object a line to the file descriptor in `CLOZE_EVENTS_FD`:
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 import traceback
 from collections import Counter
@@ -26,6 +28,8 @@ from pipeline.errors import ClozeError
 from pipeline.stage import Build, Execution, Outcome, Stage
 
 EVENTS_FD = "CLOZE_EVENTS_FD"
+PARENT_PID = "CLOZE_PARENT_PID"
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,16 @@ class Events:
         self.send({"progress": [done, total, unit, dict(figures)]})
 
 
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the one that started it dies, so that no stage outlives its run."""
+    parent = os.environ.get(PARENT_PID)
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(parent):  # it died before we asked
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def load(reference: str) -> Any:
     """The object that `module:name` refers to."""
     module, _, name = reference.partition(":")
@@ -83,6 +97,7 @@ def run(job: Job, stages: Mapping[str, str], events: Events) -> tuple[Outcome, C
 
 def main(stages: Mapping[str, str]) -> int:
     """The whole of a worker's `__main__`: run the job file in `sys.argv[1]`, tell how it ended, return the exit code."""
+    die_with_parent()
     events = Events()
     try:
         outcome, counters = run(Job.read(sys.argv[1]), stages, events)
@@ -92,7 +107,12 @@ def main(stages: Mapping[str, str]) -> int:
         return error.exit_code
     except OSError as error:
         traceback.print_exc()
-        events.send({"error": f"{error.filename or 'input or output'}: {error.strerror or error}; mend it and run again", "exit_code": 1})
+        events.send(
+            {
+                "error": f"{error.filename or 'input or output'}: {error.strerror or error}; mend it and run again",
+                "exit_code": 1,
+            }
+        )
         return 1
     except Exception as error:
         traceback.print_exc()

@@ -81,7 +81,9 @@ class DatasetInfo:
         """Read it back; `DataError` if `name` is no dataset shard."""
         content = (schema.metadata or {}).get(b"cloze.dataset")
         if content is None:
-            raise DataError(f"{name} is no Cloze dataset shard (its schema lacks the key cloze.dataset); make one with `cloze dataset`")
+            raise DataError(
+                f"{name} is no Cloze dataset shard (its schema lacks the key cloze.dataset); make one with `cloze dataset`"
+            )
         values = json.loads(content)
         if values.get("version") != VERSION:
             raise DataError(f"{name} has dataset version {values.get('version')}, this program reads {VERSION}; make it again")
@@ -100,7 +102,9 @@ def id_dtype(vocab_size: int, wanted: str = "auto") -> np.dtype[np.unsignedinteg
         return fits
     dtype: np.dtype[np.unsignedinteger] = np.dtype(wanted)
     if vocab_size > np.iinfo(dtype).max + 1:
-        raise UsageError(f"id_type ({wanted}) holds {np.iinfo(dtype).max + 1:,} ids, the vocabulary has {vocab_size:,}; use uint32")
+        raise UsageError(
+            f"id_type ({wanted}) holds {np.iinfo(dtype).max + 1:,} ids, the vocabulary has {vocab_size:,}; use uint32"
+        )
     return dtype
 
 

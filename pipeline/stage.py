@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline import artifact, hashing, storage
+from pipeline.artifact import Manifest
 from pipeline.errors import DataError, UsageError, did_you_mean
 
 SCRATCH = "_scratch"
@@ -149,7 +150,7 @@ class Result:
     artifact: str
     cached: bool
     seconds: float
-    manifest: artifact.Manifest
+    manifest: Manifest
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -262,8 +263,8 @@ def _claim(stage: Stage, out: str, fingerprint: str, force: bool) -> None:
             raise UsageError(f"{out} holds a {found.stage} artifact, not a {stage.name} one; use another directory")
         if not force:
             raise UsageError(
-                f"{out} holds a {stage.name} artifact made from other settings or inputs"
-                f" (fingerprint {found.fingerprint[:12]}, wanted {fingerprint[:12]}); use another directory, or --force to replace it"
+                f"{out} holds a {stage.name} artifact made from other settings or inputs (fingerprint"
+                f" {found.fingerprint[:12]}, wanted {fingerprint[:12]}); use another directory, or --force to replace it"
             )
         storage.remove(storage.join(out, artifact.MANIFEST))
         begun = {"stage": stage.name}
@@ -274,7 +275,9 @@ def _claim(stage: Stage, out: str, fingerprint: str, force: bool) -> None:
         if begun.get("stage") != stage.name:
             raise UsageError(f"{out} holds an unfinished {begun.get('stage')} artifact; use another directory")
         if storage.exists(storage.join(out, "checkpoints")) and not force:
-            raise UsageError(f"{out} holds checkpoints of a run with other settings; use another directory, or --force to drop them")
+            raise UsageError(
+                f"{out} holds checkpoints of a run with other settings; use another directory, or --force to drop them"
+            )
         with _locked(out):
             for name in storage.list_files(out):
                 if name != LOCK:
@@ -310,7 +313,9 @@ def _locked(out: str) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             handle.seek(0)
-            raise UsageError(f"{out} is being built by {handle.read().strip() or 'another process'}; wait for it or stop it") from error
+            raise UsageError(
+                f"{out} is being built by {handle.read().strip() or 'another process'}; wait for it or stop it"
+            ) from error
         handle.truncate(0)
         handle.write(f"process {os.getpid()} on {socket.gethostname()}")
         handle.flush()

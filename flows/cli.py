@@ -1,0 +1,119 @@
+"""The `cloze` command. Verbs live in `flows/commands/`, one file each or one for a few of a kind.
+
+Nothing heavy is imported here: `cloze --help` must answer at once. Errors become one sentence and an exit code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import signal
+import sys
+import traceback
+from typing import Any, NoReturn
+
+import click
+
+COMMANDS = {
+    "run": "run",
+    "plan": "run",
+    "status": "inspect",
+    "logs": "inspect",
+    "verify": "inspect",
+    "lineage": "inspect",
+    "doctor": "doctor",
+    "corpus": "data",
+    "vocab": "data",
+    "dataset": "data",
+    "pretrain": "train",
+    "resume": "train",
+    "finetune": "train",
+    "evaluate": "train",
+    "export": "infer",
+    "fill-mask": "infer",
+    "fetch": "fetch",
+    "ui": "ui",
+}
+
+
+class Verbs(click.Group):
+    """Imports a verb's module when the verb is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"flows.commands.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "see `cloze --help`"
+            raise click.UsageError(f"unknown verb {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.version_option(package_name="cloze")
+@click.pass_context
+def cloze(ctx: click.Context, debug: bool) -> None:
+    """Pretrain BERT-family encoders: raw text in, an evaluated encoder and a report out.
+
+    `cloze run demo` runs the whole DAG; each stage is a verb too.
+    """
+    ctx.obj = {"debug": debug}
+
+
+def emit(value: dict[str, Any]) -> None:
+    """Print the `--json` object: one line, the last of standard output."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 done, 2 usage, 3 data, 4 stopped with a checkpoint, 1 anything else."""
+    from pipeline.errors import ClozeError
+
+    given = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]  # works before and after the verb
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        cloze.main(given, prog_name="cloze", standalone_mode=False)
+        return 0
+    except click.exceptions.Exit as end:
+        return int(end.exit_code)
+    except click.ClickException as error:
+        return _fail(f"{error.format_message()}", error.exit_code if error.exit_code != 1 else 2, debug)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted; run the same command again to go on", 1, debug)
+    except BrokenPipeError:
+        return 1
+    except ClozeError as error:
+        return _fail(str(error), error.exit_code, debug)
+    except OSError as error:
+        return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1, debug)
+    except Exception as error:
+        return _fail(f"{type(error).__name__}: {error} (a fault of Cloze's own; --debug shows where)", 1, debug)
+
+
+def _fail(sentence: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    sys.stderr.write(f"cloze: {' '.join(sentence.split())}\n")
+    return code
+
+
+def entry() -> NoReturn:
+    """The console script."""
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One module for each verb, or for a few of a kind; the table is in `flows.cli`."""

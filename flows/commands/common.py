@@ -1,0 +1,79 @@
+"""What the verbs share: options, config from options, running one stage with display and `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line of standard output.")
+runner_options = (
+    click.option("--workers", type=click.IntRange(min=1), help="Beam worker processes."),
+    click.option("--runner", help="local, or the name of a Beam runner such as FlinkRunner."),
+    click.option("--beam-option", "beam_options", multiple=True, metavar="--NAME=VALUE", help="Passed to Beam as it is."),
+)
+
+
+def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several click options as one decorator, in the order given."""
+
+    def decorate(command: Command) -> Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def stage_options(command: Command) -> Command:
+    """`--out`, `--set`, `--force` and `--json`: what every stage's verb takes."""
+    return options(
+        click.option("--out", required=True, metavar="DIR", help="The artifact's directory."),
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other config field of the stage."),
+        click.option("--force", is_flag=True, help="Make it again, whatever is there."),
+        json_option,
+    )(command)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The options that were given: those that are not None and no empty tuple."""
+    return {key: value for key, value in values.items() if value is not None and value != ()}
+
+
+def run_stage(
+    name: str,
+    values: Mapping[str, Any],
+    inputs: Mapping[str, str | None],
+    execution: Mapping[str, Any],
+    *,
+    out: str,
+    settings: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Make one artifact as the user asked, and tell what came of it."""
+    from flows import config, dag, stages, terminal
+    from flows.cli import emit
+    from pipeline.stage import Execution, execute, parse_config
+
+    stage = stages.stage(name)
+    merged = {name: dict(values)}
+    for setting in settings:
+        config.apply_override(merged, f"{name}.{setting}")
+    screen = terminal.console()
+    with terminal.StageDisplay(name, screen) as display:
+        result = execute(
+            stage,
+            parse_config(stage.config, merged[name], name),
+            {key: path for key, path in inputs.items() if path is not None},
+            out,
+            execution=parse_config(Execution, execution, "run"),
+            force=force,
+            report=display,
+        )
+    screen.print(terminal.done_line(result) + f"  [dim]{result.artifact}[/]")
+    if as_json:
+        emit(dag.result_json(result))

@@ -1,0 +1,162 @@
+"""The spool: what MLflow shall know, one JSON object a line, appended locally and never waited for.
+
+    {"op": "start",   "run": id, "parent": id or null, "name": …, "tags": {…}, "time": ms}
+    {"op": "params",  "run": id, "params": {…}}
+    {"op": "metrics", "run": id, "metrics": [[key, value, step, ms], …]}
+    {"op": "file",    "run": id, "path": …}
+    {"op": "end",     "run": id, "status": "FINISHED" | "FAILED" | "KILLED", "time": ms}
+
+Ids are ours. `flows.tracking.replay` turns them into MLflow's runs, and keeps the place it has reached beside
+the spool, so that records are sent once each, whenever the server answers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ClozeError
+
+FLUSH_SECONDS = 20.0  # how long the end of a run waits for a server that answers
+
+
+def tracking_uri(runs: Path) -> str:
+    """`$MLFLOW_TRACKING_URI`, else a SQLite file beside the runs."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(runs / 'mlflow.db').resolve()}"
+
+
+def now() -> int:
+    return int(time.time() * 1000)
+
+
+class Spool:
+    """Appends to the spool and keeps a process that sends it. Nothing here raises for a server's sake."""
+
+    def __init__(self, directory: Path, uri: str, experiment: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory, self.uri, self.experiment = directory, uri, experiment
+        end_killed_runs(directory)
+        self.path = directory / f"{now()}-{uuid.uuid4().hex[:8]}.jsonl"
+        self._stream = self.path.open("a", encoding="utf-8", buffering=1)
+        fcntl.flock(self._stream, fcntl.LOCK_EX)  # says that this spool's writer lives
+        self._sender: subprocess.Popen[bytes] | None = None
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        self._stream.write(json.dumps(record) + "\n")
+
+    def start_sender(self) -> None:
+        """Start the process that sends this spool and all that earlier runs left."""
+        with (self.directory / "sender.log").open("ab") as log:
+            self._sender = subprocess.Popen(
+                [sys.executable, "-m", "flows.tracking.replay", str(self.directory), self.uri, self.experiment],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def start_run(self, name: str, parent: str | None = None, tags: Mapping[str, str] | None = None) -> str:
+        run = uuid.uuid4().hex
+        self._write({"op": "start", "run": run, "parent": parent, "name": name, "tags": dict(tags or {}), "time": now()})
+        return run
+
+    def params(self, run: str, values: Mapping[str, Any]) -> None:
+        """Log nested config values as flat params, `section.key`."""
+        self._write({"op": "params", "run": run, "params": dict(flatten(values))})
+
+    def metrics(self, run: str, values: Mapping[str, Any], step: int = 0, time_ms: int | None = None) -> None:
+        """Log the numbers among `values`; nested ones as `a.b`."""
+        stamp = now() if time_ms is None else time_ms
+        found = [[key, float(value), step, stamp] for key, value in flatten(values) if is_number(value)]
+        if found:
+            self._write({"op": "metrics", "run": run, "metrics": found})
+
+    def file(self, run: str, path: str) -> None:
+        self._write({"op": "file", "run": run, "path": path})
+
+    def end_run(self, run: str, status: str = "FINISHED") -> None:
+        self._write({"op": "end", "run": run, "status": status, "time": now()})
+
+    def close(self, timeout: float = FLUSH_SECONDS) -> bool:
+        """Wait a little for the sender; whether everything has arrived. What has not is sent with the next run."""
+        self._stream.close()
+        if self._sender is None:
+            return True
+        assert self._sender.stdin is not None
+        self._sender.stdin.close()  # its sign that no more records come
+        try:
+            return self._sender.wait(timeout) == 0
+        except subprocess.TimeoutExpired:
+            self._sender.kill()
+            self._sender.wait()
+            return False
+
+
+def end_killed_runs(directory: Path) -> None:
+    """Write the missing ends into the spools of processes that were killed, so that no run stays open for ever."""
+    for path in directory.glob("*.jsonl"):
+        with path.open("r+", encoding="utf-8") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue  # its writer lives
+            content = stream.read()
+            whole = content[: content.rfind("\n") + 1]
+            records = [json.loads(line) for line in whole.splitlines()]
+            ended = {record["run"] for record in records if record["op"] == "end"}
+            begun = [record["run"] for record in records if record["op"] == "start" and record["run"] not in ended]
+            if begun:
+                stream.seek(len(whole.encode()))  # over the torn last line, if there is one
+                stream.truncate()
+                for run in reversed(begun):
+                    stream.write(json.dumps({"op": "end", "run": run, "status": "KILLED", "time": now()}) + "\n")
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested mappings to `a.b` keys; lists stay values."""
+    flat: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat += flatten(value, f"{name}.")
+        else:
+            flat.append((name, value))
+    return flat
+
+
+class MetricsTail:
+    """Follows a `metrics.jsonl` that a trainer appends to, and passes each line on once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.offset = path, 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """The whole lines that have appeared since the last call."""
+        try:
+            with self.path.open("rb") as stream:
+                stream.seek(self.offset)
+                content = stream.read()
+        except FileNotFoundError:
+            return []
+        whole = content[: content.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        lines = []
+        for line in whole.splitlines():
+            try:
+                lines.append(json.loads(line))
+            except ValueError as error:
+                raise ClozeError(f"{self.path} has a damaged line; remove the directory and train again") from error
+        return lines

@@ -1,0 +1,288 @@
+"""Checkpoints: what pretraining and fine-tuning write, and what fine-tuning, evaluation, export and inference read.
+
+A checkpoint is a directory that is complete if and only if its `checkpoint.json` exists; that file is written last and
+holds the size and sha256 of every other one:
+
+    model.safetensors   the weights in fp32 under our parameter names; the tied decoder is stored once
+    config.json         model, heads, task, dataset, step: all that is needed to build the model again
+    tokenizer/          a Hugging Face tokenizer directory
+    training/           (of pretraining only) what `resume` needs; the trainer's own
+    checkpoint.json
+
+`heads` has one entry a head: `{"masked_lm": {}, "pair": {"num_labels": 2}}` after pretraining,
+`{"classifier": {"num_labels": n}}` after fine-tuning for a sentence task. `task` is null, or at least `{"name": …, "labels": [name of label 0, …]}`.
+No pickle is ever read: weights travel as safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import safetensors.torch
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+
+from model.config import ModelConfig
+from pipeline import artifact, storage
+from pipeline.errors import DataError
+from pipeline.schema import DatasetInfo, SpecialTokens
+
+FORMAT = 1
+COMPLETE = "checkpoint.json"
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+TOKENIZER = "tokenizer"
+TRAINING = "training"
+STEPS = "checkpoints"  # below a pretrain artifact: one step-XXXXXXXX a checkpoint
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_PICKLE = "a pickle, which can run code when it is read; convert it to safetensors where it comes from"
+
+PRETRAINING_HEADS: dict[str, Any] = {"masked_lm": {}, "pair": {"num_labels": 2}}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A checkpoint in memory. `path` is the checkpoint directory, `tokenizer` and `training` directories in it."""
+
+    path: str
+    model: ModelConfig
+    heads: Mapping[str, Any]
+    task: Mapping[str, Any] | None
+    dataset: DatasetInfo | None
+    step: int
+    tokenizer: str
+    training: str | None  # None where the checkpoint cannot be resumed from
+    state: dict[str, torch.Tensor] = field(repr=False)  # parameter name -> fp32 tensor on the CPU
+
+
+def step_name(step: int) -> str:
+    """`step-00000200`: names sort as their steps do."""
+    return f"step-{step:08d}"
+
+
+def save_weights(
+    directory: str,
+    *,
+    model: ModelConfig,
+    state: Mapping[str, torch.Tensor],
+    tokenizer: str,
+    heads: Mapping[str, Any],
+    task: Mapping[str, Any] | None = None,
+    dataset: DatasetInfo | None = None,
+    step: int = 0,
+) -> None:
+    """Write weights, config and tokenizer into a new checkpoint directory. It is incomplete until `complete` is called.
+
+    Args:
+        directory: where; whatever an interrupted save left there is removed first.
+        state: parameter name -> tensor of any dtype and device; floating-point ones are stored as fp32.
+        tokenizer: a directory whose files are copied, such as a dataset's `tokenizer/`.
+    """
+    storage.remove(storage.join(directory, COMPLETE))  # first: what is being removed is no checkpoint any more
+    storage.remove(directory)
+    config = {
+        "format": FORMAT,
+        "model": model.model_dump(mode="json"),
+        "heads": dict(heads),
+        "task": None if task is None else dict(task),
+        "dataset": None if dataset is None else asdict(dataset),
+        "step": step,
+    }
+    write_tensors(storage.join(directory, WEIGHTS), {name: _master(tensor) for name, tensor in state.items()})
+    storage.write_bytes(storage.join(directory, CONFIG), _json(config))
+    copy_files(tokenizer, storage.join(directory, TOKENIZER))
+
+
+def complete(directory: str) -> None:
+    """Finish the checkpoint: hash every file and write `checkpoint.json`, last and atomically."""
+    names = [name for name in storage.list_files(directory) if name != COMPLETE]
+    files = [
+        {"path": entry.path, "size": entry.size, "sha256": entry.sha256} for entry in artifact.hash_files(directory, names)
+    ]
+    storage.write_bytes(storage.join(directory, COMPLETE), _json({"format": FORMAT, "files": files}))
+
+
+def is_checkpoint(path: str) -> bool:
+    """Whether `path` is a complete checkpoint directory (its bytes are not looked at)."""
+    return storage.exists(storage.join(path, COMPLETE))
+
+
+def verify(directory: str, *, training: bool = True) -> None:
+    """Compare every file of a complete checkpoint with its recorded size and sha256.
+
+    Args:
+        training: false leaves out the files that only `resume` reads, which are the larger part.
+
+    Raises:
+        DataError: the checkpoint is incomplete, or a file is missing or changed; the message names it.
+    """
+    name = storage.join(directory, COMPLETE)
+    if not storage.exists(name):
+        raise DataError(f"{directory} holds no complete checkpoint ({COMPLETE} is missing); use another checkpoint")
+    try:
+        content = json.loads(storage.read_text(name))
+        found_format = content["format"]
+        recorded = {str(entry["path"]): (str(entry["sha256"]), int(entry["size"])) for entry in content["files"]}
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{name} is damaged ({error!r}); use another checkpoint") from error
+    if found_format != FORMAT:
+        raise DataError(f"{name} has format {found_format}, this program reads {FORMAT}; use the Cloze that made it")
+    for path, (digest, size) in sorted(recorded.items()):
+        if not training and path.startswith(TRAINING + "/"):
+            continue
+        file = storage.join(directory, path)
+        if not storage.exists(file):
+            raise DataError(f"{file} is missing from the checkpoint; use another checkpoint")
+        found_digest, found_size = storage.sha256(file)
+        if found_size != size:
+            raise DataError(f"{file} has {found_size} bytes, {COMPLETE} says {size}; use another checkpoint")
+        if found_digest != digest:
+            raise DataError(f"{file} has sha256 {found_digest[:12]}…, {COMPLETE} says {digest[:12]}…; use another checkpoint")
+
+
+def load(path: str, *, training: bool = False) -> Loaded:
+    """Read the checkpoint at `path` (anything that `resolve` accepts) after verifying its files.
+
+    Args:
+        training: also verify what `resume` needs, and refuse a checkpoint without it.
+
+    Raises:
+        DataError: there is none, or a file of it is damaged.
+    """
+    directory = resolve(path)
+    verify(directory, training=training)
+    name = storage.join(directory, CONFIG)
+    try:
+        content = json.loads(storage.read_text(name))
+        model = ModelConfig.model_validate(content["model"])
+        dataset = None if content["dataset"] is None else _dataset(content["dataset"])
+        heads, task, step = dict(content["heads"]), content["task"], int(content["step"])
+    except (ValueError, TypeError, KeyError, ValidationError) as error:
+        raise DataError(f"{name} is damaged ({error}); use another checkpoint") from error
+    resumable = storage.is_dir(storage.join(directory, TRAINING))
+    if training and not resumable:
+        raise DataError(f"{directory} cannot be resumed (it has no {TRAINING}/); use a checkpoint of an unfinished pretraining")
+    return Loaded(
+        path=directory,
+        model=model,
+        heads=heads,
+        task=task,
+        dataset=dataset,
+        step=step,
+        tokenizer=storage.join(directory, TOKENIZER),
+        training=storage.join(directory, TRAINING) if resumable else None,
+        state=read_tensors(storage.join(directory, WEIGHTS)),
+    )
+
+
+def resolve(path: str) -> str:
+    """The checkpoint directory that `path` stands for.
+
+    Args:
+        path: a checkpoint directory; a finished pretrain or finetune artifact, which names its checkpoint; or an
+            unfinished one, of which the newest complete and undamaged checkpoint counts.
+
+    Raises:
+        DataError: there is none. A missing checkpoint is never taken for a start from nothing.
+    """
+    if is_checkpoint(path):
+        return path
+    if path.endswith(PICKLES):
+        raise DataError(f"{path} is {_PICKLE}")
+    if not storage.exists(path):
+        raise DataError(f"{path} does not exist; name a checkpoint, or an artifact of pretrain or finetune")
+    if artifact.is_artifact(path):
+        manifest = artifact.read_manifest(path)
+        named = manifest.summary.get("checkpoint")
+        if not named:
+            raise DataError(f"{path} is a {manifest.stage} artifact without a checkpoint; name one of pretrain or finetune")
+        directory = storage.join(path, str(named))
+        if not is_checkpoint(directory):
+            raise DataError(f"{directory} is incomplete or gone ({COMPLETE} is missing); make {path} again")
+        return directory
+    candidates = complete_steps(path)
+    for directory in reversed(candidates):
+        try:
+            verify(directory)
+        except DataError as error:
+            log.warning("SKIPPING A DAMAGED CHECKPOINT: %s", error)
+            continue
+        return directory
+    if candidates:
+        raise DataError(f"{path} has {len(candidates)} checkpoints, all of them damaged; start again in another directory")
+    raise DataError(f"{path} holds no complete checkpoint; {_what_it_is(path)}")
+
+
+def complete_steps(path: str) -> list[str]:
+    """The complete checkpoint directories below an (unfinished) pretrain artifact, oldest first; their bytes are not read."""
+    steps = storage.join(path, STEPS)
+    if not storage.is_dir(steps):
+        return []
+    names = {name.split("/", 1)[0] for name in storage.list_files(steps) if name.endswith("/" + COMPLETE)}
+    found = (storage.join(steps, name) for name in sorted(names) if name.startswith("step-"))
+    return [directory for directory in found if is_checkpoint(directory)]
+
+
+def _what_it_is(path: str) -> str:
+    names = storage.list_files(path) if storage.is_dir(path) else []
+    if any(name.endswith((WEIGHTS, ".safetensors.index.json")) for name in names):
+        return "it may be a Hugging Face directory (import it with model.hub.importing), or a save that was interrupted"
+    if any(name.endswith(PICKLES) for name in names):
+        pickle = next(name for name in names if name.endswith(PICKLES))
+        return f"its {pickle} is {_PICKLE}"
+    return "name a checkpoint, or an artifact of pretrain or finetune"
+
+
+def write_tensors(path: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors as one safetensors file, atomically. Tensors that share memory are written out each."""
+    ready = {name: tensor.detach().to("cpu").clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    storage.write_bytes(path, safetensors.torch.save(ready, metadata={"format": "pt"}))
+
+
+def read_tensors(path: str) -> dict[str, torch.Tensor]:
+    """Read a safetensors file onto the CPU.
+
+    Raises:
+        DataError: it is missing, a pickle, or damaged.
+    """
+    if path.endswith(PICKLES):
+        raise DataError(f"{path} is {_PICKLE}")
+    try:
+        with storage.open_input(path) as handle:
+            tensors: dict[str, torch.Tensor] = safetensors.torch.load(handle.read())
+            return tensors
+    except (SafetensorError, ValueError) as error:
+        raise DataError(f"{path} is no safetensors file or is damaged ({error}); use another checkpoint") from error
+
+
+def copy_files(source: str, target: str) -> None:
+    """Copy every file below `source` to `target`.
+
+    Raises:
+        DataError: `source` has no files.
+    """
+    names = storage.list_files(source) if storage.is_dir(source) else []
+    if not names:
+        raise DataError(f"{source} holds no tokenizer files; name a tokenizer directory")
+    for name in names:
+        with storage.open_input(storage.join(source, name)) as handle:
+            storage.write_bytes(storage.join(target, name), handle.read())
+
+
+def _master(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.is_floating_point() else tensor
+
+
+def _dataset(values: Mapping[str, Any]) -> DatasetInfo:
+    return DatasetInfo(**{**values, "special": SpecialTokens(**values["special"])})
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()

@@ -1,0 +1,47 @@
+"""One encoder layer, assembled from parts that the family injects."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class EncoderLayer(nn.Module):
+    """Attention and feed-forward, each with a residual, dropout, and a norm before it or after the sum.
+
+    A family says where it normalises by the norms it passes; those it does not pass do nothing and own no parameters.
+
+    Args:
+        attention: maps (hidden [B, L, D], bias) to [B, L, D].
+        feed_forward: maps [B, L, D] to [B, L, D].
+        dropout: share of each block's output dropped before it is added, while training.
+        attention_input_norm, feed_forward_input_norm: applied before the block (pre-norm).
+        attention_norm, feed_forward_norm: applied to the sum after the block (post-norm, as in BERT).
+    """
+
+    def __init__(
+        self,
+        attention: nn.Module,
+        feed_forward: nn.Module,
+        *,
+        dropout: float,
+        attention_input_norm: nn.Module | None = None,
+        attention_norm: nn.Module | None = None,
+        feed_forward_input_norm: nn.Module | None = None,
+        feed_forward_norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.attention_input_norm = attention_input_norm or nn.Identity()
+        self.attention = attention
+        self.attention_norm = attention_norm or nn.Identity()
+        self.feed_forward_input_norm = feed_forward_input_norm or nn.Identity()
+        self.feed_forward = feed_forward
+        self.feed_forward_norm = feed_forward_norm or nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Args: hidden: float [B, L, D]; bias: as in `additive_mask`. Returns: float [B, L, D]."""
+        attended = self.attention(self.attention_input_norm(hidden), bias)
+        hidden = self.attention_norm(hidden + self.dropout(attended))
+        transformed = self.feed_forward(self.feed_forward_input_norm(hidden))
+        output: Tensor = self.feed_forward_norm(hidden + self.dropout(transformed))
+        return output

@@ -1,0 +1,57 @@
+"""What sits on top of an encoder: the pooler, and the head that names masked tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from model.layers.activation import ACTIVATIONS
+
+
+class Pooler(nn.Module):
+    """One vector a sequence: a dense layer and tanh on the first position's state (google-research/bert, modeling.py)."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Args: hidden: float [B, L, D]. Returns: float [B, D]."""
+        return torch.tanh(self.dense(hidden[:, 0]))
+
+
+class MaskedLMHead(nn.Module):
+    """Dense, activation, norm, then a decoder whose weight is the word embedding (run_pretraining.py, `get_masked_lm_output`).
+
+    The decoder's weight comes as an argument of `forward`, so that it has one owner, one name and one copy in a checkpoint;
+    only the bias [V] lives here.
+    """
+
+    def __init__(self, hidden_size: int, vocab_size: int, *, activation: str, norm: nn.Module) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = norm
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Tensor:
+        """Args: hidden: float [M, D]; decoder_weight: float [V, D]. Returns: logits, float [M, V]."""
+        return functional.linear(self.norm(self.activation(self.dense(hidden))), decoder_weight, self.bias)
+
+
+def initialize(module: nn.Module, standard_deviation: float) -> None:
+    """Start weights from BERT's distribution, in place.
+
+    Matrices and embeddings: a normal truncated at two standard deviations (google-research/bert, modeling.py,
+    `create_initializer`; Hugging Face does not truncate). Biases: 0. LayerNorm: 1 and 0.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            bound = 2 * standard_deviation
+            nn.init.trunc_normal_(part.weight, std=standard_deviation, a=-bound, b=bound)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
+        if isinstance(part, nn.LayerNorm):
+            nn.init.ones_(part.weight)
+            nn.init.zeros_(part.bias)
