@@ -30,6 +30,7 @@ from pipeline.stage import Build, Execution, Outcome, Stage, StageConfig
 GRACE_SECONDS = 25.0  # for a checkpoint after SIGTERM; Kubernetes and Prefect allow 30
 PEER_SECONDS = 5.0  # for the other ranks to notice that one has failed
 LOGS = "_logs"
+JOB = "job.json"  # in LOGS: how the stage was last begun, for `cloze resume`
 _ERRORS: dict[int, type[ClozeError]] = {2: UsageError, 3: DataError, 4: Stopped}
 _QUIET = {
     "DO_NOT_TRACK": "1",
@@ -64,10 +65,12 @@ class _Ranks:
         self.job, self.worker, self.build, self.count = job, worker, build, count
         self.processes: list[subprocess.Popen[bytes]] = []
         self.final: dict[int, dict[str, Any]] = {}  # rank -> its last event
+        self.first_failed: int | None = None  # the others are ended for its sake
         self.logs = local_directory(build.path) / LOGS
 
     def run(self) -> Outcome:
-        job_file = self.build.file(LOGS, "job.json")
+        node = self.build.execution.node_rank
+        job_file = self.build.file(LOGS, f"job-node{node}.json" if node else JOB)
         self.logs.mkdir(parents=True, exist_ok=True)
         self.job.write(job_file)
         selector = selectors.DefaultSelector()
@@ -91,7 +94,7 @@ class _Ranks:
 
     def _start(self, rank: int, environment: Mapping[str, str], job_file: str) -> IO[bytes]:
         read, write = os.pipe()
-        log = self.logs / f"rank{rank}.log"
+        log = self.logs / f"rank{environment['RANK']}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", self.worker, job_file],
@@ -113,9 +116,11 @@ class _Ranks:
         while selector.get_map():
             for key, _ in selector.select(timeout=0.5):
                 self._read(selector, key)
-            failed = [p for p in self.processes if p.poll() not in (None, 0)]
+            failed = [rank for rank, process in enumerate(self.processes) if process.poll() not in (None, 0)]
             if failed and deadline is None:
-                deadline = time.monotonic() + (GRACE_SECONDS if failed[0].returncode == Stopped.exit_code else PEER_SECONDS)
+                self.first_failed = failed[0]
+                stopping = self.processes[failed[0]].returncode == Stopped.exit_code
+                deadline = time.monotonic() + (GRACE_SECONDS if stopping else PEER_SECONDS)
             if deadline is not None and time.monotonic() > deadline:
                 break
             if all(p.poll() is not None for p in self.processes) and not selector.select(timeout=0):
@@ -178,7 +183,7 @@ class _Ranks:
                 event = errors[0]
                 hint = "" if event["exit_code"] in _ERRORS else f" (log: {self.logs})"
                 raise _ERRORS.get(event["exit_code"], ClozeError)(event["error"] + hint)
-            rank = next(rank for rank, code in enumerate(codes) if code)
+            rank = self.first_failed if self.first_failed is not None else next(r for r, code in enumerate(codes) if code)
             raise ClozeError(f"{self.job.stage} {_ending(rank, codes[rank])}; its output is in {self.logs / f'rank{rank}.log'}")
         event = self.final.get(0, {})
         if "outcome" not in event:

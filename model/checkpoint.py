@@ -10,7 +10,8 @@ holds the size and sha256 of every other one:
     checkpoint.json
 
 `heads` has one entry a head: `{"masked_lm": {}, "pair": {"num_labels": 2}}` after pretraining,
-`{"classifier": {"num_labels": n}}` after fine-tuning for a sentence task. `task` is null, or at least `{"name": …, "labels": [name of label 0, …]}`.
+`{"classifier": {"num_labels": n}}` after fine-tuning for a sentence task. `task` is null, or at least
+`{"name": …, "labels": [name of label 0, …]}`.
 No pickle is ever read: weights travel as safetensors.
 """
 
@@ -20,7 +21,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -31,6 +32,9 @@ from model.config import ModelConfig
 from pipeline import artifact, storage
 from pipeline.errors import DataError
 from pipeline.schema import DatasetInfo, SpecialTokens
+
+if TYPE_CHECKING:
+    from pipeline.tokenizer.tokenizer import Tokenizer
 
 FORMAT = 1
 COMPLETE = "checkpoint.json"
@@ -72,7 +76,7 @@ def save_weights(
     *,
     model: ModelConfig,
     state: Mapping[str, torch.Tensor],
-    tokenizer: str,
+    tokenizer: str | Tokenizer,
     heads: Mapping[str, Any],
     task: Mapping[str, Any] | None = None,
     dataset: DatasetInfo | None = None,
@@ -83,7 +87,7 @@ def save_weights(
     Args:
         directory: where; whatever an interrupted save left there is removed first.
         state: parameter name -> tensor of any dtype and device; floating-point ones are stored as fp32.
-        tokenizer: a directory whose files are copied, such as a dataset's `tokenizer/`.
+        tokenizer: one to save, or a directory whose files are copied, such as a dataset's `tokenizer/`.
     """
     storage.remove(storage.join(directory, COMPLETE))  # first: what is being removed is no checkpoint any more
     storage.remove(directory)
@@ -97,7 +101,11 @@ def save_weights(
     }
     write_tensors(storage.join(directory, WEIGHTS), {name: _master(tensor) for name, tensor in state.items()})
     storage.write_bytes(storage.join(directory, CONFIG), _json(config))
-    copy_files(tokenizer, storage.join(directory, TOKENIZER))
+    target = storage.join(directory, TOKENIZER)
+    if isinstance(tokenizer, str):
+        copy_files(tokenizer, target)
+    else:
+        tokenizer.save(target)
 
 
 def complete(directory: str) -> None:

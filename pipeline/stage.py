@@ -251,6 +251,20 @@ def execute(
     return Result(artifact=out, cached=False, seconds=manifest.seconds, manifest=manifest)
 
 
+def join_execution(
+    stage: Stage, config: StageConfig, inputs: Mapping[str, str], out: str, *, execution: Execution, report: Reporter = silent
+) -> None:
+    """Take part in a stage that another machine executes at the same `out` (a shared directory), without owning it.
+
+    For the machines with `node_rank` above 0: they bring their ranks, the first machine writes the artifact.
+    """
+    parents = {name: hashing.input_fingerprint(path) for name, path in inputs.items()}
+    fingerprint = stage.fingerprint(config, parents)
+    if artifact.is_artifact(out) and artifact.read_manifest(out).fingerprint == fingerprint:
+        return
+    stage.run(config, Build(path=out, inputs=dict(inputs), execution=execution, fingerprint=fingerprint, report=report))
+
+
 def _claim(stage: Stage, out: str, fingerprint: str, force: bool) -> None:
     """Make `out` ours to build in, keeping the scratch of an interrupted build of the same artifact."""
     building = storage.join(out, BUILDING)

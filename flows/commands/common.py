@@ -55,25 +55,24 @@ def run_stage(
     as_json: bool,
 ) -> None:
     """Make one artifact as the user asked, and tell what came of it."""
-    from flows import config, dag, stages, terminal
+    from flows import config as configs
+    from flows import dag, stages, terminal
     from flows.cli import emit
-    from pipeline.stage import Execution, execute, parse_config
+    from pipeline.stage import Execution, execute, join_execution, parse_config
 
     stage = stages.stage(name)
     merged = {name: dict(values)}
     for setting in settings:
-        config.apply_override(merged, f"{name}.{setting}")
+        configs.apply_override(merged, f"{name}.{setting}")
     screen = terminal.console()
+    config = parse_config(stage.config, merged[name], name)
+    how = parse_config(Execution, execution, "run")
+    paths = {key: path for key, path in inputs.items() if path is not None}
     with terminal.StageDisplay(name, screen) as display:
-        result = execute(
-            stage,
-            parse_config(stage.config, merged[name], name),
-            {key: path for key, path in inputs.items() if path is not None},
-            out,
-            execution=parse_config(Execution, execution, "run"),
-            force=force,
-            report=display,
-        )
+        if how.node_rank > 0:
+            join_execution(stage, config, paths, out, execution=how, report=display)
+            return
+        result = execute(stage, config, paths, out, execution=how, force=force, report=display)
     screen.print(terminal.done_line(result) + f"  [dim]{result.artifact}[/]")
     if as_json:
         emit(dag.result_json(result))

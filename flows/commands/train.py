@@ -53,8 +53,8 @@ def pretrain(
         model=model, steps=steps, global_batch=global_batch, learning_rate=learning_rate,
         warmup_steps=warmup_steps, precision=precision, seed=seed,
     )  # fmt: skip
-    how = {"out": out, "settings": settings, "force": force, "as_json": as_json}
-    run_stage("pretrain", values, {"dataset": dataset}, given(**launch), **how)
+    inputs = {"dataset": dataset}
+    run_stage("pretrain", values, inputs, given(**launch), out=out, settings=settings, force=force, as_json=as_json)
 
 
 @click.command()
@@ -62,7 +62,7 @@ def pretrain(
 @json_option
 def resume(path: str, as_json: bool) -> None:
     """Go on with an interrupted pretraining at PATH, with the settings it was begun with."""
-    from flows.launch import LOGS
+    from flows.launch import JOB, LOGS
     from pipeline import artifact, storage
     from pipeline.errors import DataError
     from pipeline.job import Job
@@ -71,10 +71,10 @@ def resume(path: str, as_json: bool) -> None:
         manifest = artifact.read_manifest(path)
         if manifest.stage != "pretrain":
             raise DataError(f"{path} holds a {manifest.stage} artifact; resume takes the directory of a pretraining")
-    job_file = storage.join(path, LOGS, "job.json")
+    job_file = storage.join(path, LOGS, JOB)
     if not storage.exists(job_file):
         raise DataError(
-            f"{path} holds no pretraining that was begun ({LOGS}/job.json is missing); start one with `cloze pretrain`"
+            f"{path} holds no pretraining that was begun ({LOGS}/{JOB} is missing); start one with `cloze pretrain`"
         )
     job = Job.read(job_file)
     if job.stage != "pretrain":

@@ -10,9 +10,10 @@ from model.evaluate.metrics import bootstrap_interval, confusion_matrix, score
 from model.evaluate.predictions import FILE as PREDICTIONS
 from model.evaluate.predictions import write_predictions
 from model.finetune.encode import encode
+from model.finetune.hardware import hardware_of
 from model.finetune.heads import trained_classifier
 from model.finetune.job import METRICS, write_json
-from model.finetune.loop import hardware_of, predict
+from model.finetune.loop import predict
 from model.finetune.tasks import load_task, task_source
 from pipeline import storage, tokenizer
 from pipeline.errors import UsageError
@@ -56,6 +57,7 @@ def evaluate(config: EvaluateConfig, build: Build) -> Outcome:
     build.counters.update({"read/examples": len(examples), "truncated/examples": encoded.truncated})
     for reason, number in examples.dropped.items():
         build.counters[f"dropped/{reason}"] += number
-    summary = {key: content[key] for key in ("task", "split", "examples", "metrics", "interval") if key in content}
+    told: tuple[str, ...] = ("task", "split", "examples", "metrics", "interval")
+    summary = {key: content[key] for key in told if key in content}
     summary |= {"predictions": PREDICTIONS, "precision": hardware.precision}
     return Outcome(rows=len(examples), tokens=int(encoded.lengths.sum()), summary=summary)

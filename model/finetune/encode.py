@@ -12,7 +12,7 @@ from torch import Tensor
 
 from model.finetune.tasks import Examples
 from pipeline import keys
-from pipeline.tokenizer import Tokenizer
+from pipeline.tokenizer.tokenizer import Tokenizer
 
 Ints = npt.NDArray[np.int64]
 

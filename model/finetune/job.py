@@ -18,8 +18,9 @@ from model.evaluate.predictions import FILE as PREDICTIONS
 from model.evaluate.predictions import write_predictions
 from model.finetune.config import FinetuneConfig
 from model.finetune.encode import Encoded, encode
+from model.finetune.hardware import Hardware, hardware_of
 from model.finetune.heads import SequenceClassifier, new_classifier
-from model.finetune.loop import Budget, Hardware, hardware_of, predict, train
+from model.finetune.loop import Budget, predict, train
 from model.finetune.tasks import Examples, Task, load_task, task_source
 from model.presets import model_config
 from pipeline import storage, tokenizer
@@ -154,7 +155,9 @@ def starting_point(config: FinetuneConfig, build: Build) -> Start:
     vocabulary = build.inputs.get("vocab")
     if config.model is None or vocabulary is None:
         missing = "model" if config.model is None else "vocab"
-        raise UsageError(f"finetune from scratch without a checkpoint needs {missing} (found none); name a preset and a vocabulary")
+        raise UsageError(
+            f"finetune from scratch without a checkpoint needs {missing} (found none); name a preset and a vocabulary"
+        )
     pieces = tokenizer.load(vocabulary)
     saved = storage.join(build.scratch, "tokenizer")
     pieces.save(saved)
@@ -210,7 +213,7 @@ class _Session:
         return score(self.task.metrics, labels, probabilities.argmax(axis=1))
 
     def examples_per_second(self) -> float:
-        seconds = sum(line["seconds"] for line in self.history)
+        seconds: float = sum(line["seconds"] for line in self.history)
         return round(len(self.history) * len(self.splits["train"].examples) / max(seconds, 1e-9), 1)
 
 

@@ -6,7 +6,6 @@ On a CPU in fp32 the same seed gives the same weights, bit for bit.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,10 @@ import torch
 from torch import nn
 
 from model.finetune.encode import Encoded, collate, evaluation_batches, training_batches
+from model.finetune.hardware import Hardware
 from model.finetune.heads import SequenceClassifier
+from model.train.optimizers import parameter_groups
+from model.train.schedules import factor
 from pipeline import keys
 from pipeline.errors import ClozeError
 
@@ -47,20 +49,6 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware:
-    """Where the numbers are made: the device, and the dtype of matrix products (None: fp32 throughout)."""
-
-    device: torch.device
-    autocast: torch.dtype | None
-
-    def __call__(self) -> contextlib.AbstractContextManager[object]:
-        """The autocast context of a forward pass."""
-        if self.autocast is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=self.autocast)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnd:
     """Figures of one epoch: mean training loss in nats, seconds spent training, last learning rate."""
 
@@ -69,21 +57,6 @@ class EpochEnd:
     loss: float
     learning_rate: float
     seconds: float
-
-
-def learning_rate_factor(step: int, total: int, warmup: float) -> float:
-    """The factor of step `step` (from 0) of `total`: linear from 1/w to 1 in w warm-up steps, then linearly towards 0."""
-    rising = math.ceil(total * warmup)
-    if step < rising:
-        return (step + 1) / rising
-    return (total - step) / max(1, total - rising)
-
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Weight decay on matrices only: none on biases and norms (optimization.py of google-research/bert)."""
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
 
 
 def train(model: SequenceClassifier, data: Encoded, budget: Budget, hardware: Hardware, on_step: OnStep) -> Iterator[EpochEnd]:
@@ -96,9 +69,10 @@ def train(model: SequenceClassifier, data: Encoded, budget: Budget, hardware: Ha
         ClozeError: the loss is no number any more.
     """
     optimizer = torch.optim.AdamW(
-        parameter_groups(model, budget.weight_decay), lr=budget.learning_rate, betas=BETAS, eps=EPSILON
+        parameter_groups(model, budget.weight_decay), lr=budget.learning_rate, betas=BETAS, eps=EPSILON, fused=True
     )
     total, step = budget.steps(len(data)), 0
+    rising = math.ceil(total * budget.warmup)
     lengths = data.lengths
     for epoch in range(budget.epochs):
         torch.manual_seed(int(keys.derive(budget.seed, _DROPOUT, epoch)))
@@ -107,7 +81,7 @@ def train(model: SequenceClassifier, data: Encoded, budget: Budget, hardware: Ha
         summed = torch.zeros((), dtype=torch.float64, device=hardware.device)
         rate = 0.0
         for chosen in training_batches(lengths, budget.batch_size, budget.seed, epoch):
-            rate = budget.learning_rate * learning_rate_factor(step, total, budget.warmup)
+            rate = budget.learning_rate * factor("linear", step, total, rising)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             batch = collate(data, chosen, hardware.device)
@@ -115,13 +89,13 @@ def train(model: SequenceClassifier, data: Encoded, budget: Budget, hardware: Ha
                 logits = model(batch)
             loss = nn.functional.cross_entropy(logits, batch["labels"])
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), budget.clip)
             optimizer.step()
             summed += loss.detach() * len(chosen)
             step += 1
             if step % REPORT_EVERY == 0 or step == total:
-                on_step(step, _finite(float(loss), step, budget))
+                on_step(step, _finite(loss.item(), step, budget))
         mean = _finite(float(summed) / len(data), step, budget)
         yield EpochEnd(epoch=epoch + 1, step=step, loss=mean, learning_rate=rate, seconds=time.perf_counter() - started)
 

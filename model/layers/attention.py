@@ -73,4 +73,5 @@ class SelfAttention(nn.Module):
 
     def _split(self, projected_BLD: Tensor) -> Tensor:
         """[B, L, D] to [B, N, L, H]."""
-        return projected_BLD.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        batch, length, width = projected_BLD.shape
+        return projected_BLD.view(batch, length, self.heads, width // self.heads).transpose(1, 2)

@@ -19,9 +19,9 @@ def read_table(path: str, columns: Sequence[str]) -> Iterator[tuple[int, list[st
     """
     with storage.open_input(path) as handle:
         lines = handle.read().removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if lines and not lines[-1].strip():
+    if not lines[-1].strip():  # what follows the last line end
         lines.pop()
-    if not lines:
+    if not any(line.strip() for line in lines):
         raise DataError(f"{path} is empty; it must hold a header line ({', '.join(columns)}) and examples")
     header = _decoded(lines[0], path, 1).split("\t")
     missing = [name for name in columns if name not in header]

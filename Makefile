@@ -1,0 +1,48 @@
+# The two commands of the README are `make demo` and `make test`. Both set everything up on the first call.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
+export DO_NOT_TRACK := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+
+.PHONY: demo test test-fast check format install dev clean
+
+install: $(VENV)/.installed
+
+dev: $(VENV)/.installed-dev
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "installing Cloze into $(VENV) (the first time takes a few minutes) …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) torch==2.13.0
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "installing the development tools …"
+	@$(PIP) -e ".[dev]"
+	@touch $@
+
+demo: $(VENV)/.installed
+	@$(BIN)/cloze run demo
+
+test: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest tests
+
+# All that takes seconds.
+test-fast: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest tests -m "not slow"
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

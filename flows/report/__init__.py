@@ -1,0 +1,1 @@
+"""The last stage: one self-contained page about a run."""

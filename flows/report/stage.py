@@ -1,0 +1,69 @@
+"""Stage `report`: the manifests of a run in, one `report.html` out that needs no network and no other file.
+
+It runs in the flow's own process: it reads JSON and draws; only the filled masks start a model's process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.stage import Build, Outcome, Stage, StageConfig
+
+VERSION = 1
+FILE = "report.html"
+
+
+class ReportConfig(StageConfig):
+    """What the page shows beside the figures.
+
+    Attributes:
+        masked: sentences with one [MASK] each, filled by the pretrained encoder; by default sentences of the sample.
+        top_k: candidates a mask.
+    """
+
+    masked: tuple[str, ...] = (
+        "Paris is the [MASK] of France.",
+        "A river carries water from the hills to the [MASK].",
+        "The lamp was lit every evening before [MASK].",
+        "Returns the [MASK] of the array along the given axis.",
+        "The moon moves around the [MASK].",
+    )
+    top_k: int = 5
+
+
+def run(config: ReportConfig, build: Build) -> Outcome:
+    """Write the page from the artifacts among `build.inputs`; any of them may be missing."""
+    from flows.report.page import render
+    from flows.tools import run_tool
+    from pipeline import artifact, storage
+
+    manifests = {name: artifact.read_manifest(path) for name, path in build.inputs.items()}
+    history: list[dict[str, Any]] = []
+    masks: list[dict[str, Any]] = []
+    if "pretrain" in manifests:
+        build.report(0, 2, "parts", {"step": "masks"})
+        checkpoint = build.inputs["pretrain"]
+        filled = run_tool("fill-mask", {"texts": list(config.masked), "top_k": config.top_k}, {"checkpoint": checkpoint})
+        masks = [{"text": text, "candidates": found} for text, found in zip(config.masked, filled["predictions"], strict=True)]
+        history = _history(Path(checkpoint))
+    build.report(1, 2, "parts", {"step": "page"})
+    page = render(manifests, history, masks)
+    storage.write_bytes(build.file(FILE), page.encode())
+    return Outcome(summary={"report": FILE, "masks": masks})
+
+
+def _history(pretrain: Path) -> list[dict[str, Any]]:
+    from flows.tracking.spool import MetricsTail
+
+    return MetricsTail(pretrain / "metrics.jsonl").read()
+
+
+STAGE = Stage(
+    name="report",
+    version=VERSION,
+    config=ReportConfig,
+    run=run,
+    optional_inputs=("corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate"),
+    volatile=(FILE,),
+)

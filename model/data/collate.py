@@ -1,0 +1,73 @@
+"""Rows to a batch: the dict of tensors that every model takes. Vectorized; no Python object a token or a row.
+
+The masks lie beside the sequences in the dataset; here they are laid over them, and the labels are read from below.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from model.data.shards import Rows
+from pipeline.schema import NO_PAIR
+
+Batch = dict[str, torch.Tensor]
+MULTIPLE = 16  # lengths are rounded up to it: few distinct shapes, and full tiles in the matrix units
+
+
+def collate(rows: Rows, *, pad: int, longest: int, fixed_predictions: int | None = None) -> Batch:
+    """Lay the masks over B rows and pad them to one length.
+
+    Args:
+        rows: from `Shards.take`.
+        pad: the id that fills rows up.
+        longest: the most tokens that a row of the dataset has.
+        fixed_predictions: for compiled models: every batch is `longest` long and has this many masked positions a row.
+
+    Returns:
+        input_ids int64 [B, L] masked; attention_mask bool [B, L]; token_type_ids int64 [B, L]; masked_positions int64 [M],
+        indices into the flattened B * L; masked_labels int64 [M], -100 for filler; pair_labels int64 [B], -100 for none.
+        M is at least 1: a batch with nothing to predict holds one filler.
+    """
+    count = len(rows.lengths)
+    if fixed_predictions is None:
+        length = min(longest, -(-int(rows.lengths.max()) // MULTIPLE) * MULTIPLE)
+    else:
+        length = longest
+    places = np.arange(length)
+    real = places < rows.lengths[:, None]
+    input_ids = np.full((count, length), pad, np.int64)
+    input_ids[real] = rows.ids
+    flat = np.repeat(np.arange(count) * length, rows.counts) + rows.positions
+    filler = max(0 if fixed_predictions is None else count * fixed_predictions, 1) - len(flat)
+    labels = input_ids.reshape(-1)[flat]
+    input_ids.reshape(-1)[flat] = rows.replacements
+    if filler > 0:
+        flat = np.concatenate([flat, np.zeros(filler, np.int64)])
+        labels = np.concatenate([labels, np.full(filler, NO_PAIR, np.int64)])
+    arrays = {
+        "input_ids": input_ids,
+        "attention_mask": real,
+        "token_type_ids": ((places >= rows.segment_start[:, None]) & real).astype(np.int64),
+        "masked_positions": flat,
+        "masked_labels": labels,
+        "pair_labels": rows.pair_labels,
+    }
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def blank(*, pad: int, length: int = MULTIPLE, predictions: int = 1) -> Batch:
+    """A batch of one row with nothing to predict: its loss and gradients are zero.
+
+    A rank that has fewer rows than the others runs it, so that all ranks take part in the same collectives.
+    """
+    attention_mask = torch.zeros(1, length, dtype=torch.bool)
+    attention_mask[0, 0] = True
+    return {
+        "input_ids": torch.full((1, length), pad),
+        "attention_mask": attention_mask,
+        "token_type_ids": torch.zeros(1, length, dtype=torch.int64),
+        "masked_positions": torch.zeros(predictions, dtype=torch.int64),
+        "masked_labels": torch.full((predictions,), NO_PAIR),
+        "pair_labels": torch.full((1,), NO_PAIR),
+    }

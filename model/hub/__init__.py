@@ -1,0 +1,49 @@
+"""Hugging Face directories: one table a family maps config and weights, and is read both ways.
+
+mapping.py     what a family's table is made of, and how it is applied
+bert.py        BERT's table
+export.py      stage "export": a checkpoint to a directory that transformers opens
+importing.py   a directory to a checkpoint
+parity.py      the check that nothing changed on the way
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from pipeline.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from model.hub.mapping import Hub
+
+HUBS: dict[str, str] = {  # our family -> where its table is
+    "bert": "model.hub.bert:HUB",
+}
+
+
+def hub_of(family: str) -> Hub:
+    """The table of one of our families.
+
+    Raises:
+        UsageError: the family has none.
+    """
+    if family not in HUBS:
+        raise UsageError(f"family ({family!r}) has no Hugging Face form; choose from " + ", ".join(sorted(HUBS)))
+    module, _, name = HUBS[family].partition(":")
+    hub: Hub = getattr(importlib.import_module(module), name)
+    return hub
+
+
+def hub_of_model_type(model_type: object, where: str) -> Hub:
+    """The table for a Hugging Face config's `model_type`, found in the file `where`.
+
+    Raises:
+        DataError: no family of ours has that type.
+    """
+    hubs = {hub.model_type: hub for hub in map(hub_of, HUBS)}
+    if not isinstance(model_type, str) or model_type not in hubs:
+        raise DataError(
+            f"{where} has the model_type {model_type!r}, which Cloze does not know; use one of " + ", ".join(sorted(hubs))
+        )
+    return hubs[model_type]

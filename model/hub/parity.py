@@ -1,0 +1,90 @@
+"""Do transformers and we compute the same from the same weights? The check that every export runs."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from model.checkpoint import Loaded
+from model.config import ModelConfig
+from model.families import restore
+
+TOLERANCE = 1e-5  # of the largest logit, or of 1 where all are smaller: fp32 has 7 digits
+LENGTHS = (64, 37, 11, 3)  # of the rows compared, where the model has that many positions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The largest difference between two sets of logits, and the same relative to max(1, largest logit)."""
+
+    absolute: float
+    relative: float
+
+
+def transformers_installed() -> bool:
+    return importlib.util.find_spec("transformers") is not None
+
+
+def compare_with_transformers(loaded: Loaded, directory: str) -> Difference | None:
+    """Open `directory` with transformers and compare all logits with those of the checkpoint `loaded`, in fp32 on the CPU.
+
+    Returns:
+        None where transformers is not installed.
+    """
+    if not transformers_installed():
+        return None
+    batch = probe(loaded.model)
+    ours = our_logits(loaded, batch)
+    theirs = their_logits(directory, batch, classifier="classifier" in loaded.heads)
+    absolute = max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+    largest = max(float(logits.abs().max()) for logits in ours.values())
+    return Difference(absolute=absolute, relative=absolute / max(1.0, largest))
+
+
+def probe(model: ModelConfig) -> dict[str, Tensor]:
+    """A batch of random ids in rows of several lengths, each with two segments, padded; every real position is predicted."""
+    lengths = torch.tensor([min(length, model.max_position_embeddings) for length in LENGTHS])
+    generator = torch.Generator().manual_seed(0)
+    longest = int(lengths.max())
+    real = torch.arange(longest) < lengths[:, None]
+    ids = torch.randint(model.vocab_size, real.shape, generator=generator).where(real, torch.tensor(model.pad_token_id))
+    second = (torch.arange(longest) >= lengths[:, None] // 2) & real & torch.tensor(model.type_vocab_size > 1)
+    return {
+        "input_ids": ids,
+        "attention_mask": real,
+        "token_type_ids": second.long(),
+        "masked_positions": real.flatten().nonzero().squeeze(1),
+    }
+
+
+@torch.inference_mode()
+def our_logits(loaded: Loaded, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The checkpoint's logits: `masked_lm` [M, V] and `pair` [B, 2], or `classifier` [B, labels]."""
+    classifier = "classifier" in loaded.heads
+    model = restore(loaded.model, loaded.state, heads=not classifier)
+    if classifier:
+        pooled = model.pooler(model.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]))
+        weight, bias = loaded.state["classifier.weight"], loaded.state["classifier.bias"]
+        return {"classifier": functional.linear(pooled, weight, bias)}
+    outputs = model(batch)
+    return {"masked_lm": outputs["mlm_logits"], "pair": outputs["pair_logits"]}
+
+
+@torch.inference_mode()
+def their_logits(directory: str, batch: Mapping[str, Tensor], *, classifier: bool) -> dict[str, Tensor]:
+    """What transformers computes from `directory`, in the form of `our_logits`."""
+    from transformers import AutoModelForPreTraining, AutoModelForSequenceClassification
+
+    auto = AutoModelForSequenceClassification if classifier else AutoModelForPreTraining
+    model = auto.from_pretrained(directory, local_files_only=True, dtype=torch.float32).eval()
+    inputs = {name: batch[name] for name in ("input_ids", "token_type_ids")}
+    outputs = model(**inputs, attention_mask=batch["attention_mask"].long())
+    if classifier:
+        return {"classifier": outputs.logits}
+    masked = outputs.prediction_logits.flatten(0, 1)[batch["masked_positions"]]
+    return {"masked_lm": masked, "pair": outputs.seq_relationship_logits}

@@ -1,0 +1,1 @@
+"""Pretraining: dataset shards in, a trained encoder out; exact, resumable, and the same on any number of ranks to rounding."""

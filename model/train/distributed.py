@@ -1,0 +1,135 @@
+"""The ranks of a training run: who we are, and the few collectives that are ours rather than the engine's.
+
+Control messages (counts, requests to stop, evaluation sums) travel over gloo on the CPU even where gradients go by
+NCCL, so that they never wait for the device.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+
+from model.train.precision import resolve_device
+from pipeline.errors import ClozeError, UsageError
+from pipeline.stage import Execution
+
+Value = TypeVar("Value")
+TIMEOUT = datetime.timedelta(minutes=10)  # a rank that is silent for longer is taken for dead, and all end
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process among `size`; `local_size` of them share its machine."""
+
+    rank: int
+    size: int
+    local_size: int
+    device: torch.device
+    control: Any = None  # the gloo group of control messages; None: the default group is one
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that writes files and reports."""
+        return self.rank == 0
+
+    def total(self, values: Sequence[int] | Sequence[float], dtype: torch.dtype = torch.int64) -> list[Any]:
+        """The sums of `values` over all ranks, exact for integers."""
+        tensor = torch.tensor(values, dtype=dtype)
+        return list(self.total_of(tensor).tolist())
+
+    def total_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of a CPU tensor over all ranks."""
+        if self.size > 1:
+            distributed.all_reduce(tensor, group=self.control)
+        return tensor
+
+    def first_decides(self, decide: Callable[[], int]) -> int:
+        """What `decide` returns on the first rank, on all ranks. If it raises there, all ranks end.
+
+        Raises:
+            ClozeError: on the other ranks, when it raised on the first.
+        """
+        answer, fault = 0, None
+        if self.first:
+            try:
+                answer = decide()
+            except Exception as error:
+                fault = error
+        failed, answer = self.total([int(fault is not None), answer])
+        if fault is not None:
+            raise fault
+        if failed:
+            raise ClozeError("rank 0 failed; see its own message")
+        return int(answer)
+
+
+def join(execution: Execution) -> World:
+    """Join the ranks that the environment names (RANK, WORLD_SIZE, MASTER_ADDR, …; alone where it names none).
+
+    Raises:
+        UsageError: the device asked for is not there.
+    """
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    local_rank, local_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
+    device = resolve_device(execution.device, local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    os.environ["DS_ACCELERATOR"] = device.type  # DeepSpeed would take a GPU that we were asked to leave alone
+    threads = execution.threads or max(1, len(os.sched_getaffinity(0)) // local_size)
+    torch.set_num_threads(threads)
+    if not distributed.is_initialized():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        if size > 1:
+            distributed.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
+        else:
+            distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
+        atexit.register(_leave)
+    if distributed.get_world_size() != size:
+        raise UsageError(f"WORLD_SIZE ({size}) is not that of the running process group ({distributed.get_world_size()})")
+    control = distributed.new_group(backend="gloo") if size > 1 and device.type == "cuda" else None
+    return World(rank, size, local_size, device, control)
+
+
+def _leave() -> None:
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+class StopRequest:
+    """Whether this process was asked to stop by SIGTERM or SIGINT. A second signal ends it at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def _ask(self, number: int, frame: object) -> None:
+        self.asked = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    @classmethod
+    @contextmanager
+    def heeded(cls) -> Iterator[StopRequest]:
+        """Catch the signals inside the block. Only a main thread can; elsewhere nothing is ever asked."""
+        request = cls()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                request._before[number] = signal.signal(number, request._ask)
+        try:
+            yield request
+        finally:
+            request._restore()

@@ -1,0 +1,101 @@
+"""Held-out scoring while training: sums over the held-out rows, exact on any number of ranks.
+
+It draws no random numbers and touches no weights, so evaluating more or less often does not change training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from model.data.collate import Batch, blank, collate
+from model.data.sampler import share
+from model.data.shards import Shards
+from model.train.distributed import World
+from model.train.scoring import Scoring, targets
+
+ENTROPY_ROWS = 4096  # rows that are read at once to count targets
+
+
+class Interrupted(Exception):
+    """The ranks agreed to stop in the middle of an evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The first `rows` held-out rows with mask copy 0. Shards are sorted by a hash, so any first rows are a fair sample."""
+
+    shards: Shards
+    rows: int
+    batch: int
+    pad: int
+    longest: int
+    fixed_predictions: int | None = None
+
+    def batches(self, world: World) -> list[tuple[int, int]]:
+        """This rank's batches as ranges of rows: the same number on every rank, some perhaps empty."""
+        most = -(-self.rows // world.size)
+        number = -(-most // self.batch)
+        mine = share(0, self.rows, world.rank, world.size)
+        return [share(*mine, part, number) for part in range(number)]
+
+    def load(self, start: int, stop: int) -> Batch:
+        if start == stop:
+            return blank(pad=self.pad)
+        rows = np.arange(start, stop)
+        taken = self.shards.take(rows, np.zeros_like(rows))
+        return collate(taken, pad=self.pad, longest=self.longest, fixed_predictions=self.fixed_predictions)
+
+    def unigram_entropy(self, vocabulary: int) -> float:
+        """Entropy in nats of the distribution of the targets: the loss of the best guesser that sees no context."""
+        counts = np.zeros(vocabulary, np.int64)
+        for start in range(0, self.rows, ENTROPY_ROWS):
+            labels = self.load(start, min(start + ENTROPY_ROWS, self.rows))["masked_labels"].numpy()
+            counts += np.bincount(labels[labels >= 0], minlength=vocabulary)
+        shares = counts[counts > 0] / max(1, counts.sum())
+        return float(-(shares * np.log(shares)).sum())
+
+
+@torch.no_grad()
+def evaluate(
+    scoring: Scoring, heldout: HeldOut, world: World, stop_asked: Callable[[], bool] = lambda: False
+) -> dict[str, float]:
+    """Score the held-out rows.
+
+    Args:
+        scoring: left in training mode.
+        stop_asked: whether this rank was asked to stop; called between batches.
+
+    Returns:
+        heldout_loss (masked tokens, nats), heldout_perplexity, heldout_accuracy; for a pair task `heldout_<task>_loss` and
+        `heldout_<task>_accuracy`. An objective without targets is left out.
+
+    Raises:
+        Interrupted: a rank was asked to stop.
+    """
+    names = scoring.names
+    sums = torch.zeros(3, len(names), dtype=torch.float64)
+    ones = torch.ones(len(names), device=world.device)
+    scoring.eval()
+    try:
+        for start, stop in heldout.batches(world):
+            if world.total([int(stop_asked())])[0]:
+                raise Interrupted
+            batch = heldout.load(start, stop)
+            sums[2] += torch.tensor(targets(batch, names), dtype=torch.float64)
+            _, figures = scoring({name: tensor.to(world.device) for name, tensor in batch.items()}, ones)
+            sums[:2] += figures.cpu()
+    finally:
+        scoring.train()
+    found: dict[str, float] = {}
+    for name, loss, correct, count in zip(names, *world.total_of(sums).tolist(), strict=True):
+        if count:
+            prefix = "heldout_" if name == "mlm" else f"heldout_{name}_"
+            found |= {f"{prefix}loss": loss / count, f"{prefix}accuracy": correct / count}
+    if "heldout_loss" in found:
+        found["heldout_perplexity"] = math.exp(min(found["heldout_loss"], 700.0))
+    return {name: round(value, 6) for name, value in found.items()}

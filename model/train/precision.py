@@ -1,0 +1,59 @@
+"""Which precision a device is good at: bf16 over fp32 master weights where the hardware multiplies it natively, else fp32."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from pipeline.errors import UsageError
+
+Precision = Literal["fp32", "bf16"]
+CPU_FLAGS = ("amx_bf16", "avx512_bf16")  # what the kernel calls the instructions that multiply bf16
+AMPERE = (8, 0)  # the first CUDA capability that does
+
+
+def native_bf16(device: torch.device) -> bool:
+    """Whether `device` multiplies bf16 in hardware; elsewhere it is emulated, and slower than fp32."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= AMPERE
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
+    return any(flag in flags for flag in CPU_FLAGS)
+
+
+def resolve(wanted: Literal["auto", "fp32", "bf16"], device: torch.device) -> Precision:
+    """`wanted`, with `auto` decided by the device. Whoever calls it records the result."""
+    if wanted == "auto":
+        return "bf16" if native_bf16(device) else "fp32"
+    return wanted
+
+
+def autocast(precision: Precision, device_type: str) -> contextlib.AbstractContextManager[object]:
+    """The context of a forward pass. Weights, gradients and optimizer stay in fp32 outside of it."""
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device_type, dtype=torch.bfloat16)
+
+
+def resolve_device(wanted: str, local_rank: int = 0) -> torch.device:
+    """The torch device for `Execution.device`.
+
+    Raises:
+        UsageError: CUDA is asked for and absent, or there are more processes than GPUs, or the name is unknown.
+    """
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"device ({wanted}) is unknown; use auto, cpu or cuda")
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UsageError("device (cuda) is not available on this machine; use auto or cpu, or install torch with CUDA and a driver")
+    if local_rank >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise UsageError(f"processes ({local_rank + 1} or more) is greater than the number of GPUs ({count}); use {count} or fewer")
+    return torch.device("cuda", local_rank)

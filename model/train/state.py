@@ -1,0 +1,196 @@
+"""Training checkpoints: everything that training needs to go on as if it had never stopped.
+
+    checkpoints/step-00000200/   a checkpoint as `model.checkpoint` describes it, with in addition
+        training/state.json             step, counters, figures of the unfinished log window, the run's fingerprint
+        training/optimizer.safetensors  <parameter>/<state> -> tensor, whole: no trace of ranks or ZeRO stages
+
+The order of the data is a function of the step, and dropout's random state is set anew from (seed, step, first row) at every
+micro-batch: so neither is saved. Files are written beside, synced, and renamed; older checkpoints go only after that.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from model import checkpoint
+from model.config import ModelConfig
+from pipeline import storage
+from pipeline.errors import ClozeError, DataError
+from pipeline.schema import DatasetInfo
+
+FORMAT = 1
+STATE = "state.json"
+OPTIMIZER = "optimizer.safetensors"
+_SAVING = "_saving-"  # a leading underscore: no part of the artifact
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far training has come.
+
+    Attributes:
+        step: steps done, skipped ones included; the samples consumed are step * global_batch.
+        updates: optimizer steps that were applied.
+        tokens: real tokens (no padding) that went forward and backward.
+        skipped: steps that were skipped for a gradient that was not finite.
+        skipped_in_a_row: those since the last update.
+        window: running sums since the last logged step; see `model.train.metrics.Window`.
+        pending: the log line of this step, where its held-out evaluation was broken off by a stop.
+        first_loss: the loss before the first update.
+        best: the lowest held-out loss so far, and its step.
+    """
+
+    step: int = 0
+    updates: int = 0
+    tokens: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    window: dict[str, Any] = field(default_factory=dict)
+    pending: dict[str, Any] | None = None
+    first_loss: float | None = None
+    best: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A checkpoint that was read back."""
+
+    path: str
+    progress: Progress
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+
+
+def save(
+    build_path: str,
+    *,
+    progress: Progress,
+    fingerprint: str,
+    model: ModelConfig,
+    dataset: DatasetInfo,
+    tokenizer: str,
+    heads: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+    keep: int,
+) -> str:
+    """Write the checkpoint of this step, then prune to the newest `keep`.
+
+    Returns:
+        The checkpoint's path relative to `build_path`.
+
+    Raises:
+        ClozeError: the disk is full or broken. What was there before is untouched.
+    """
+    name = checkpoint.step_name(progress.step)
+    steps = Path(storage.filesystem(build_path)[1]) / checkpoint.STEPS
+    partial, final = steps / f"{_SAVING}{name}", steps / name
+    content = {"format": FORMAT, "fingerprint": fingerprint, **asdict(progress)}
+    try:
+        training = partial / checkpoint.TRAINING
+        checkpoint.save_weights(
+            str(partial), model=model, state=weights, tokenizer=tokenizer, heads=heads, dataset=dataset, step=progress.step
+        )
+        checkpoint.write_tensors(str(training / OPTIMIZER), optimizer)
+        storage.write_bytes(str(training / STATE), (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
+        checkpoint.complete(str(partial))
+        for directory in (*(path for path in partial.rglob("*") if path.is_dir()), partial):
+            _sync(directory)
+        if final.exists():  # a damaged one of the same step
+            shutil.rmtree(final)
+        partial.rename(final)
+        _sync(steps)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise ClozeError(
+            f"the checkpoint {final} could not be written ({error.strerror or error}); older ones are intact:"
+            " free some space and run again"
+        ) from error
+    prune(build_path, keep)
+    return f"{checkpoint.STEPS}/{name}"
+
+
+def prune(build_path: str, keep: int) -> None:
+    """Remove all but the newest `keep` complete checkpoints, and what interrupted saves have left."""
+    for directory in checkpoint.complete_steps(build_path)[: -max(1, keep)]:
+        shutil.rmtree(storage.filesystem(directory)[1])
+    steps = Path(storage.filesystem(build_path)[1]) / checkpoint.STEPS
+    for leftover in steps.glob(f"{_SAVING}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def newest(build_path: str, fingerprint: str, notes: list[str]) -> str | None:
+    """The newest checkpoint of this run that is whole, or None where none was ever finished.
+
+    Args:
+        notes: one sentence is added for each checkpoint that is damaged and passed over.
+
+    Raises:
+        DataError: there are checkpoints, but none can be used, or they belong to another run.
+    """
+    steps = Path(storage.filesystem(build_path)[1]) / checkpoint.STEPS
+    candidates = sorted((path for path in steps.glob("step-*") if path.is_dir()), reverse=True) if steps.is_dir() else []
+    for directory in candidates:
+        try:
+            checkpoint.verify(str(directory))
+            found = _read_state(directory)
+        except DataError as error:
+            notes.append(f"DAMAGED CHECKPOINT PASSED OVER: {error}")
+            log.warning("%s", notes[-1])
+            continue
+        if found["fingerprint"] != fingerprint:
+            raise DataError(
+                f"{directory} belongs to a run with other settings or data (fingerprint {str(found['fingerprint'])[:12]}, wanted"
+                f" {fingerprint[:12]}); use another directory"
+            )
+        return str(directory)
+    if candidates:
+        raise DataError(
+            f"{steps} has {len(candidates)} checkpoints, none of which can be used ({candidates[0].name} is the newest);"
+            " restore one, or remove the directory to start again from step 0"
+        )
+    return None
+
+
+def read(directory: str) -> Resumed:
+    """The checkpoint at `directory`, which `newest` has verified."""
+    content = _read_state(Path(directory))
+    values = {name: content[name] for name in Progress.__dataclass_fields__}
+    training = storage.join(directory, checkpoint.TRAINING)
+    return Resumed(
+        path=directory,
+        progress=Progress(**values),
+        weights=checkpoint.read_tensors(storage.join(directory, checkpoint.WEIGHTS)),
+        optimizer=checkpoint.read_tensors(storage.join(training, OPTIMIZER)),
+    )
+
+
+def _read_state(directory: Path) -> dict[str, Any]:
+    name = directory / checkpoint.TRAINING / STATE
+    try:
+        content: dict[str, Any] = json.loads(name.read_text(encoding="utf-8"))
+        missing = {"fingerprint", *Progress.__dataclass_fields__} - content.keys()
+        if content["format"] != FORMAT or missing:
+            raise DataError(f"{name} has another format ({content['format']}, this program reads {FORMAT}); use another checkpoint")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{name} is missing or damaged ({error}); use another checkpoint") from error
+    return content
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

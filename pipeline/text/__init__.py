@@ -1,0 +1,1 @@
+"""Pure functions on a `Document`: clean, filter, split into sentences, find duplicates."""

@@ -1,0 +1,55 @@
+"""Corpus stage: raw paragraphs in, paragraphs of plain text out.
+
+Unicode in NFC, one space between words, and none of the characters that only steer a screen: controls, soft
+hyphens, zero-width spaces, direction marks. `tidy` mends what readers leave where they take markup away.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import replace
+
+from pipeline.text.document import Document
+
+# Cc but white space; soft hyphen; zero width space, direction marks and embeddings, word joiner and the
+# invisible operators, byte order mark, interlinear annotations, tags. Joiners (U+200C, U+200D) have a meaning.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e"
+    "\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+_ASCII_INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
+
+_EMPTY = re.compile(r"\(\s*\)|\[\s*\]|\"\s*\"|“\s*”|«\s*»")
+_AFTER_OPENING = re.compile(r"([(\[])(?:\s*(?:[;,:/]|(?:or|and)\b(?=\s*[;,)])))+\s*")
+_BEFORE_CLOSING = re.compile(r"(?:\s*[;,:])+\s*([)\]])")
+_DOUBLED = re.compile(r"([,;])(?:\s*[,;])+")
+_PADDED = re.compile(r"([(\[])\s+|\s+([)\]])")
+_SPACE_BEFORE = re.compile(r"[ \t\n]+([,;:.!?])(?=[\s)\]\"”’]|$)")
+
+
+def clean_text(text: str) -> str:
+    """`text` in NFC without invisible characters, runs of white space as single spaces, ends stripped."""
+    if text.isascii():
+        return " ".join(_ASCII_INVISIBLE.sub("", text).split())
+    text = _INVISIBLE.sub("", text)
+    if not unicodedata.is_normalized("NFC", text):
+        text = unicodedata.normalize("NFC", text)
+    return " ".join(text.split())
+
+
+def tidy(text: str) -> str:
+    """Take away the punctuation that lost its words: `( ; born 1935)` is `(born 1935)`, `()` is nothing."""
+    if "(" in text or "[" in text or '"' in text or "“" in text or "«" in text:
+        before = ""
+        while before != text:
+            before = text
+            text = _BEFORE_CLOSING.sub(r"\1", _AFTER_OPENING.sub(r"\1", _EMPTY.sub("", text)))
+        text = _PADDED.sub(r"\1\2", text)
+    return _SPACE_BEFORE.sub(r"\1", _DOUBLED.sub(r"\1", text))
+
+
+def clean(document: Document) -> Document:
+    """The document with every paragraph cleaned, and without the paragraphs that were nothing but blanks."""
+    paragraphs = tuple(cleaned for paragraph in document.paragraphs if (cleaned := clean_text(paragraph)))
+    return replace(document, title=clean_text(document.title), paragraphs=paragraphs)

@@ -1,0 +1,184 @@
+"""What every stage sees of a tokenizer: text in, ids out, which ids are special, which pieces open a word.
+
+The work is done by Hugging Face tokenizers; this class fixes what training data must not depend on: text never
+makes a special token (a corpus that says "[MASK]" has three pieces there), and nothing is truncated or padded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from pipeline import storage
+from pipeline.artifact import canonical_json
+from pipeline.errors import DataError
+from pipeline.examples.ragged import I64, offsets_of
+from pipeline.schema import SpecialTokens
+from pipeline.tokenizer.words import WordMemory
+
+# The names that the families' vocabularies give each role, in the order in which they are looked for.
+SPECIAL_NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+WORD_START_MARKS = ("Ġ", "▁")  # byte-level BPE and SentencePiece mark the piece that opens a word
+BATCH = 4096  # texts that the backend encodes at once: its encodings are some 100 bytes a piece
+GROUP = 256
+
+U32 = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenizer:
+    """A tokenizer with its special tokens resolved.
+
+    Attributes:
+        backend: as its files say, special tokens in the text recognized; for inference.
+        vocab_size: V, the largest id + 1.
+        special: the ids of the five special tokens.
+        word_start: bool [V], whether a piece opens a word; False for `##x`.
+    """
+
+    backend: tokenizers.Tokenizer
+    vocab_size: int
+    special: SpecialTokens
+    word_start: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, backend: tokenizers.Tokenizer, name: str) -> Tokenizer:
+        """Wrap `backend`; `name` is the file it came from, for messages.
+
+        Raises:
+            DataError: its vocabulary is empty or lacks a special token.
+        """
+        vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
+        if not vocab:
+            raise DataError(f"{name} holds an empty vocabulary; point to a tokenizer that has pieces")
+        found = {}
+        for role, names in SPECIAL_NAMES.items():
+            present = [token for token in names if token in vocab]
+            if not present:
+                raise DataError(f"{name} has no {names[0]} token (nor {names[1]}); use a tokenizer made for masked language models")
+            found[role] = present[0]
+        added = {token.content for token in backend.get_added_tokens_decoder().values()}
+        backend.add_special_tokens([token for token in found.values() if token not in added])
+        backend.no_truncation()
+        backend.no_padding()
+        size = max(vocab.values()) + 1
+        return cls(
+            backend=backend,
+            vocab_size=size,
+            special=SpecialTokens(**{role: vocab[token] for role, token in found.items()}),
+            word_start=_word_starts(backend, vocab, size, set(found.values())),
+        )
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.backend.to_str())
+        return content
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of the canonical `tokenizer.json`: equal for tokenizers that do the same."""
+        return hashlib.sha256(canonical_json(self._description).encode()).hexdigest()
+
+    @cached_property
+    def lowercase(self) -> bool:
+        """Whether its normalizer lowercases."""
+        return bool((self._description.get("normalizer") or {}).get("lowercase", False))
+
+    @cached_property
+    def _text_backend(self) -> tokenizers.Tokenizer:
+        """A copy that takes the names of special tokens in text as the text they are."""
+        copy = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        copy.encode_special_tokens = True
+        return copy
+
+    @cached_property
+    def _memory(self) -> WordMemory | None:
+        """The shortcut for tokenizers whose pieces never depend on anything beyond a space; else None."""
+        kinds = [(self._description.get(part) or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
+        plain = all(token["special"] for token in self._description["added_tokens"])
+        if kinds != ["BertNormalizer", "BertPreTokenizer", "WordPiece"] or not plain:
+            return None
+        return WordMemory(self._encode_words)
+
+    def _encode_words(self, words: Sequence[str]) -> tuple[U32, I64]:
+        """`encode_directly` for many short texts, at half its cost: 256 of them share one encoding."""
+        parts, lengths = [np.zeros(0, np.uint32)], np.zeros(len(words), np.int64)
+        for start in range(0, len(words), GROUP):
+            group = list(words[start : start + GROUP])
+            encoding = self._text_backend.encode_batch_fast([group], add_special_tokens=False, is_pretokenized=True)[0]
+            lengths[start : start + len(group)] = np.bincount(np.array(encoding.word_ids, np.int64), minlength=len(group))
+            parts.append(np.array(encoding.ids, np.uint32))
+        return np.concatenate(parts), offsets_of(lengths)
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[U32, I64]:
+        """The pieces of every text, end to end, without special tokens.
+
+        Returns:
+            ids uint32 [T] and offsets int64 [n + 1]: text i has ids[offsets[i]:offsets[i + 1]].
+        """
+        return self._memory.encode(texts) if self._memory is not None else self.encode_directly(texts)
+
+    def encode_directly(self, texts: Sequence[str]) -> tuple[U32, I64]:
+        """`encode_flat` by the backend alone, which remembers nothing: the reference that the shortcut must equal."""
+        parts, lengths = [np.zeros(0, np.uint32)], np.zeros(len(texts), np.int64)
+        for start in range(0, len(texts), BATCH):
+            encodings = self._text_backend.encode_batch_fast(list(texts[start : start + BATCH]), add_special_tokens=False)
+            ids = [encoding.ids for encoding in encodings]
+            sizes = np.fromiter(map(len, ids), np.int64, len(ids))
+            lengths[start : start + len(ids)] = sizes
+            parts.append(np.fromiter(itertools.chain.from_iterable(ids), np.uint32, int(sizes.sum())))
+        return np.concatenate(parts), offsets_of(lengths)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The pieces of every text, without special tokens."""
+        ids, offsets = self.encode_flat(texts)
+        return [ids[start:end].tolist() for start, end in itertools.pairwise(offsets.tolist())]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, special tokens left out."""
+        text: str = self.backend.decode([int(token) for token in ids], skip_special_tokens=True)
+        return text
+
+    def save(self, directory: str) -> None:
+        """Write what `load` and transformers' `AutoTokenizer` open: the same bytes for equal tokenizers."""
+        wordpiece = self._description["model"]["type"] == "WordPiece"
+        names = {f"{role}_token": self.backend.id_to_token(getattr(self.special, role)) for role in SPECIAL_NAMES}
+        config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+        if wordpiece:
+            config |= {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lowercase, "tokenize_chinese_chars": True}
+            config["strip_accents"] = (self._description["normalizer"] or {}).get("strip_accents")
+            vocab: dict[str, int] = self.backend.get_vocab(with_added_tokens=True)
+            pieces = [""] * self.vocab_size
+            for piece, number in vocab.items():
+                pieces[number] = piece
+            storage.write_bytes(storage.join(directory, "vocab.txt"), "".join(f"{piece}\n" for piece in pieces).encode())
+        _write_json(storage.join(directory, "special_tokens_map.json"), names)
+        _write_json(storage.join(directory, "tokenizer_config.json"), config)
+        storage.write_bytes(storage.join(directory, "tokenizer.json"), (self.backend.to_str(pretty=True) + "\n").encode())
+
+
+def _word_starts(backend: tokenizers.Tokenizer, vocab: dict[str, int], size: int, special: set[str]) -> npt.NDArray[np.bool_]:
+    starts = np.zeros(size, np.bool_)
+    prefix = getattr(backend.model, "continuing_subword_prefix", None)  # WordPiece marks the pieces that go on
+    for piece, number in vocab.items():
+        starts[number] = piece in special or (not piece.startswith(prefix) if prefix else piece.startswith(WORD_START_MARKS))
+    return starts
+
+
+def _write_json(path: str, value: Any) -> None:
+    storage.write_bytes(path, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode())

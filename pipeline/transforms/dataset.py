@@ -1,0 +1,282 @@
+"""Stage "dataset": parts, ranks and shards. Two functions that Beam fans out, and what joins them.
+
+`MakePart` turns one corpus shard into rows, sorted by rank, in a scratch file for each split. `MakeShard` merges one
+slice of the ranks out of all parts, draws the masks, and writes a shard. Between them stand only counts: how many
+rows of each part fall in which bucket of ranks. A unit's output depends on the corpus and the config alone, so
+workers, runners and reruns change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline import keys, schema, storage
+from pipeline.examples.documents import Documents, tokenize
+from pipeline.examples.masking.draw import MaskConfig, Masks, TokenTable, draw_masks
+from pipeline.examples.pairs import PAIRINGS
+from pipeline.examples.pairs.segments import NO_LABEL, PairConfig, Segments
+from pipeline.examples.ragged import I64, offsets_of
+from pipeline.examples.rows import RowBlock, assemble
+from pipeline.job import load
+from pipeline.tokenizer.shared import shared_tokenizer
+from pipeline.transforms.arrow import read_arrow, write_arrow
+from pipeline.transforms.corpus_shards import in_split, read_shard, texts
+
+BATCH_ROWS = 2048  # of a record batch; fixed, because it shows in the bytes
+BUCKET_TOKENS = 1 << 25  # room in a bucket of ranks: what a writer holds in memory at once
+HISTOGRAM_BINS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakePart:
+    """Corpus shard -> rows of each split, in `directory`. A unit is {"number": n, "path": shard}."""
+
+    directory: str
+    tokenizer: str  # a directory that `Tokenizer.save` wrote, with its fingerprint
+    tokenizer_fingerprint: str
+    ids: str  # dtype of ids
+    pairing: str
+    pairs: PairConfig
+
+    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
+        tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
+        table = read_shard(unit["path"])
+        result: dict[str, Any] = {}
+        for split in schema.SPLITS:
+            found = texts(table, in_split(table, split))
+            documents = tokenize(found.keys, found.sentences, found.counts, tokenizer, self.ids)
+            segments = load(PAIRINGS[self.pairing])(documents, self.pairs)
+            block = assemble(documents, segments, self.pairs.seed, tokenizer.special)
+            write_arrow(part_path(self.directory, split, unit["number"]), _part_schema(self.ids), [_to_part(block)])
+            result[split] = {"rows": len(block), "counters": _counters(documents, segments)}
+        return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeShard:
+    """A slice of the ranks -> one shard of the dataset. A unit is a `Slice` as a dict, with its file's path."""
+
+    directory: str
+    parts: int
+    info: schema.DatasetInfo
+    ids: str
+    tokenizer: str
+    masks: MaskConfig
+
+    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
+        tokenizer = shared_tokenizer(self.tokenizer, self.info.tokenizer)
+        table = TokenTable(size=tokenizer.vocab_size, special=tokenizer.special, word_start=tokenizer.word_start)
+        paths = [part_path(self.directory, unit["split"], number) for number in range(self.parts)]
+        arrow_schema = schema.dataset_schema(self.info, np.dtype(self.ids))
+        figures = ShardFigures(length=self.info.length)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for block in _rebatch(_merge(paths, Slice(**unit["slice"]))):
+                masks = draw_masks(block.keyed(self.info.seed), self.masks, table, range(self.info.copies))
+                figures.add(block, masks)
+                yield to_batch(block, masks, self.info.copies, arrow_schema)
+
+        write_arrow(unit["path"], arrow_schema, batches())
+        return figures.as_json()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Ranks [a, b) of the dataset's rows, as a reader of buckets finds them.
+
+    Attributes:
+        buckets: how many buckets the ranks are cut into.
+        first: the first bucket read.
+        end: the bucket behind the last one read.
+        skip: rows in front, in the first bucket, that belong to the slice before.
+        rows: rows of the slice.
+    """
+
+    buckets: int
+    first: int
+    end: int
+    skip: int
+    rows: int
+
+
+def bucket_count(rows: int, length: int) -> int:
+    """Enough buckets that one of them has some `BUCKET_TOKENS` tokens."""
+    return max(1, -(-rows * length // BUCKET_TOKENS))
+
+
+def bucket_borders(sorted_ranks: keys.U64, buckets: int, first: int, end: int) -> I64:
+    """Where the buckets first, first + 1, … end begin in a sorted array of ranks: int64 [end - first + 1].
+
+    Bucket b holds the ranks from b / buckets of the range of 64 bits on.
+    """
+    starts = [-(-(number << 64) // buckets) for number in range(first, end + 1)]
+    inside = np.array([start for start in starts if start < 1 << 64], np.uint64)
+    borders = np.full(len(starts), len(sorted_ranks), np.int64)
+    borders[: len(inside)] = np.searchsorted(sorted_ranks, inside)
+    return borders
+
+
+def plan_slices(bucket_rows: I64, shards: int) -> list[Slice]:
+    """Cut the rows into shards that are equal to within one row.
+
+    Args:
+        bucket_rows: int64 [buckets], the rows in each bucket over all parts.
+        shards: how many; shard s holds ranks [s · N / S, (s + 1) · N / S).
+    """
+    starts = offsets_of(bucket_rows)
+    total, slices = int(starts[-1]), []
+    for number in range(shards):
+        low, high = number * total // shards, (number + 1) * total // shards
+        first = int(np.searchsorted(starts[1:], low, side="right")) if high > low else 0
+        end = int(np.searchsorted(starts, high, side="left")) if high > low else 0
+        slices.append(Slice(buckets=len(bucket_rows), first=first, end=end, skip=low - int(starts[first]) if high > low else 0, rows=high - low))
+    return slices
+
+
+def count_buckets(directory: str, split: str, parts: int, buckets: int) -> I64:
+    """Rows in each bucket over all parts of a split: int64 [buckets]."""
+    counts = np.zeros(buckets, np.int64)
+    for number in range(parts):
+        ranks = read_arrow(part_path(directory, split, number))["rank"].to_numpy()
+        counts += np.diff(bucket_borders(ranks, buckets, 0, buckets))
+    return counts
+
+
+def part_path(directory: str, split: str, number: int) -> str:
+    return storage.join(directory, f"{split}-{number:05d}.arrow")
+
+
+def _merge(paths: list[str], wanted: Slice) -> Iterator[RowBlock]:
+    """The rows of a slice in order of rank, bucket by bucket. Files are opened one at a time, however many there are."""
+    skip, left = wanted.skip, wanted.rows
+    for bucket in range(wanted.first, wanted.end):
+        pieces = []
+        for path in paths:
+            batch = read_arrow(path).combine_chunks().to_batches()
+            block = _from_part(batch[0]) if batch else None
+            if block is not None:
+                low, high = bucket_borders(block.rank, wanted.buckets, bucket, bucket + 1)
+                pieces.append(block.slice(int(low), int(high)))
+        merged = RowBlock.concatenate(pieces).sorted()
+        block = merged.slice(skip, min(len(merged), skip + left))
+        skip, left = 0, left - len(block)
+        yield block
+
+
+def _rebatch(blocks: Iterator[RowBlock]) -> Iterator[RowBlock]:
+    """The same rows in blocks of `BATCH_ROWS`, the last one excepted."""
+    rest: RowBlock | None = None
+    for block in blocks:
+        rest = block if rest is None else RowBlock.concatenate([rest, block])
+        whole = len(rest) - len(rest) % BATCH_ROWS
+        for first in range(0, whole, BATCH_ROWS):
+            yield rest.slice(first, first + BATCH_ROWS)
+        rest = rest.slice(whole, len(rest))
+    if rest is not None and len(rest):
+        yield rest
+
+
+def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema) -> pa.RecordBatch:
+    """Rows with their masks as a record batch of the dataset's schema, without a copy of the ids."""
+    mask_list = arrow_schema.field("masks").type
+    mask_type, source_type = mask_list.value_type, arrow_schema.field("source").type
+    mask_offsets = pa.array(masks.offsets.astype(np.int32))
+    per_copy = pa.StructArray.from_arrays(
+        [
+            pa.ListArray.from_arrays(mask_offsets, pa.array(masks.positions), type=mask_type.field("positions").type),
+            pa.ListArray.from_arrays(mask_offsets, pa.array(masks.input_ids), type=mask_type.field("input_ids").type),
+        ],
+        fields=list(mask_type),
+    )
+    row_masks = np.arange(len(block) + 1, dtype=np.int32) * copies
+    source = pa.StructArray.from_arrays([pa.array(block.document), pa.array(block.offset)], fields=list(source_type))
+    return pa.RecordBatch.from_arrays(
+        [
+            _lists(block, arrow_schema.field("input_ids").type),
+            pa.array(block.segment_start),
+            pa.array(block.pair_label, mask=block.pair_label == NO_LABEL),
+            pa.ListArray.from_arrays(pa.array(row_masks), per_copy, type=mask_list),
+            source,
+        ],
+        schema=arrow_schema,
+    )
+
+
+def _lists(block: RowBlock, list_type: pa.DataType) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(block.offsets.astype(np.int32)), pa.array(block.input_ids), type=list_type)
+
+
+def _part_schema(ids: str) -> pa.Schema:
+    fields = {
+        "rank": pa.uint64(),
+        "input_ids": pa.list_(pa.from_numpy_dtype(np.dtype(ids))),
+        "segment_start": pa.int32(),
+        "pair_label": pa.int8(),
+        "document": pa.uint64(),
+        "offset": pa.int32(),
+    }
+    return pa.schema(list(fields.items()))
+
+
+def _to_part(block: RowBlock) -> pa.RecordBatch:
+    arrow_schema = _part_schema(str(block.input_ids.dtype))
+    flat = {name: pa.array(getattr(block, name)) for name in arrow_schema.names if name != "input_ids"}
+    flat["input_ids"] = _lists(block, arrow_schema.field("input_ids").type)
+    return pa.RecordBatch.from_arrays([flat[name] for name in arrow_schema.names], schema=arrow_schema)
+
+
+def _from_part(batch: pa.RecordBatch) -> RowBlock:
+    """A part's rows, still in the mapped file."""
+    flat = {name: batch[name].to_numpy() for name in ("rank", "segment_start", "pair_label", "document", "offset")}
+    lists = batch["input_ids"]
+    return RowBlock(**flat, input_ids=lists.values.to_numpy(), offsets=lists.offsets.to_numpy().astype(np.int64))
+
+
+def _counters(documents: Documents, segments: Segments) -> dict[str, int]:
+    """Where a part's pieces went: read = in_rows + truncated, and rows hold random_next from elsewhere beside."""
+    in_rows = int(segments.lengths.sum() - segments.foreign.sum())
+    return {
+        "read/documents": len(documents),
+        "read/sentences": len(documents.sentence_index),
+        "dropped/empty_document": documents.empty_documents,
+        "dropped/empty_sentence": documents.empty_sentences,
+        "tokens/read": len(documents.tokens),
+        "tokens/in_rows": in_rows,
+        "tokens/truncated": int(segments.truncated.sum()),
+        "tokens/random_next": int(segments.foreign.sum()),
+        "rows/single_segment": int((segments.lengths[:, 1] == 0).sum()),
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class ShardFigures:
+    """What is counted of a shard while it is written."""
+
+    length: int
+    rows: int = 0
+    row_tokens: int = 0
+    masked: int = 0
+    next: int = 0
+    random: int = 0
+    none: int = 0
+    histogram: npt.NDArray[np.int64] | None = None
+
+    def add(self, block: RowBlock, masks: Masks) -> None:
+        bins = np.bincount((block.lengths - 1) * HISTOGRAM_BINS // self.length, minlength=HISTOGRAM_BINS)
+        self.histogram = bins if self.histogram is None else self.histogram + bins
+        self.rows += len(block)
+        self.row_tokens += len(block.input_ids)
+        self.masked += len(masks.positions)
+        self.next += int((block.pair_label == 0).sum())
+        self.random += int((block.pair_label == 1).sum())
+        self.none += int((block.pair_label == NO_LABEL).sum())
+
+    def as_json(self) -> dict[str, Any]:
+        bins = np.zeros(HISTOGRAM_BINS, np.int64) if self.histogram is None else self.histogram
+        return {**asdict(self), "histogram": bins.tolist()}

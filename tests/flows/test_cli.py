@@ -1,0 +1,97 @@
+"""The command line as a user meets it: quick help, one-sentence errors, exit codes, JSON last."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+
+@dataclass
+class Done:
+    """A finished command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.stdout.splitlines()[-1])
+        return found
+
+
+def cloze(*arguments: object, cwd: Path | None = None, timeout: float = 280, **environment: str) -> Done:
+    """Run the installed command."""
+    command = [str(Path(sys.executable).parent / "cloze"), *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}, timeout=timeout, check=False
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    best = min(_timed() for _ in range(3))
+    assert best < 0.5
+    script = "import sys\nfrom flows.cli import main\nmain(['--help'])\nprint(sorted({'torch','deepspeed','apache_beam','prefect','mlflow'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def _timed() -> float:
+    started = time.perf_counter()
+    assert cloze("--help").returncode == 0
+    return time.perf_counter() - started
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["rnu"], 2, "did you mean 'run'?"),
+        (["run", "dmeo"], 2, "did you mean 'demo'?"),
+        (["run", "demo", "--set", "pretrain.stepps=3"], 2, "unknown config key pretrain.stepps; did you mean 'steps'?"),
+        (["run", "demo", "--set", "pretrian.steps=3"], 2, "did you mean 'pretrain'?"),
+        (["run", "demo", "--set", "steps"], 2, "section.key=value"),
+        (["run", "demo", "--from", "datset"], 2, "did you mean 'dataset'?"),
+        (["plan", "demo", "--set", "pretrain.steps=many"], 2, "pretrain.steps (found 'many')"),
+        (["corpus", "--source", "wikipedia", "--out", "x"], 2, "KIND=PATH"),
+        (["corpus", "--source", "wikipeda=x", "--out", "x"], 2, "did you mean 'wikipedia'?"),
+        (["corpus", "--source", "wikipedia=/nowhere.xml.bz2", "--out", "x"], 3, "/nowhere.xml.bz2"),
+        (["vocab", "--corpus", "/nowhere", "--out", "x"], 3, "/nowhere does not exist"),
+        (["pretrain", "--dataset", "/nowhere", "--out", "x"], 3, "/nowhere does not exist"),
+        (["verify", "/nowhere"], 3, "no finished artifact"),
+        (["fill-mask", "/nowhere", "a [MASK]"], 3, "/nowhere"),
+        (["resume", "/nowhere"], 3, "no pretraining"),
+    ],
+)
+def test_a_mistake_is_one_sentence(tmp_path: Path, arguments: list[str], code: int, sentence: str) -> None:
+    done = cloze(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "x" / "manifest.json").exists()
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    assert "Traceback" in cloze("verify", "/nowhere", "--debug", cwd=tmp_path).stderr
+
+
+def test_status_of_nothing(tmp_path: Path) -> None:
+    done = cloze("status", cwd=tmp_path)
+    assert (done.returncode, "No runs" in done.stdout) == (0, True)
+    assert cloze("status", "--json", cwd=tmp_path).json == {"runs": []}
+
+
+def test_installed_command_is_this_checkout() -> None:
+    script = "import flows; print(flows.__file__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/")
+    assert Path(done.stdout.strip()).parent.parent == REPOSITORY

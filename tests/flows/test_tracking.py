@@ -1,0 +1,118 @@
+"""The spool and its replay to a real MLflow store: nothing lost, nothing twice, never waiting for a server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.tracking import replay
+from flows.tracking.spool import MetricsTail, Spool, end_killed_runs
+
+
+def runs(uri: str) -> list[Any]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("cloze")
+    return list(client.search_runs([experiment.experiment_id])) if experiment else []
+
+
+def history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:
+    from mlflow import MlflowClient
+
+    return [(m.step, m.value) for m in MlflowClient(tracking_uri=uri).get_metric_history(run_id, key)]
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
+def fill(directory: Path, uri: str) -> Spool:
+    spool = Spool(directory, uri, "cloze")
+    parent = spool.start_run("demo", tags={"cloze.kind": "pipeline"})
+    child = spool.start_run("pretrain", parent)
+    spool.params(child, {"model": "bert-tiny", "optimizer": {"lr": 0.1}})
+    for step in range(2500):
+        spool.metrics(child, {"loss": 10.0 - step / 1000, "note": "text", "nested": {"x": step}}, step=step, time_ms=1000 + step)
+    spool.end_run(child)
+    spool.end_run(parent)
+    return spool
+
+
+@pytest.mark.slow
+def test_every_record_arrives_once_even_if_sent_twice(tmp_path: Path, uri: str) -> None:
+    spool = fill(tmp_path, uri)
+    copy = spool.path.read_text()
+    spool.start_sender()
+    assert spool.close(timeout=60)
+    found = {run.info.run_name: run for run in runs(uri)}
+    assert found["pretrain"].data.tags["mlflow.parentRunId"] == found["demo"].info.run_id
+    assert found["pretrain"].info.status == "FINISHED"
+    assert found["pretrain"].data.params == {"model": "bert-tiny", "optimizer.lr": "0.1"}
+    points = history(uri, found["pretrain"].info.run_id, "loss")
+    assert points == [(step, pytest.approx(10.0 - step / 1000)) for step in range(2500)]
+    assert not spool.path.exists()  # all of it has arrived
+
+    # A sender that died after sending and before noting it sends all again.
+    again = tmp_path / "again.jsonl"
+    again.write_text(copy)
+    from mlflow import MlflowClient
+
+    replay.Replay(again, MlflowClient(tracking_uri=uri), "cloze").send()
+    assert len(runs(uri)) == 2
+    assert len(history(uri, found["pretrain"].info.run_id, "loss")) == 2500
+
+
+@pytest.mark.slow
+def test_a_dead_server_costs_no_time_and_no_record(tmp_path: Path, uri: str) -> None:
+    spool = Spool(tmp_path, "http://127.0.0.1:9", "cloze")  # nobody listens there
+    started = time.monotonic()
+    spool.start_sender()
+    run = spool.start_run("offline")
+    for step in range(1000):
+        spool.metrics(run, {"loss": 1.0}, step=step)
+    spool.end_run(run)
+    assert time.monotonic() - started < 2
+    assert not spool.close(timeout=15)
+    assert spool.path.exists()
+    later = Spool(tmp_path, uri, "cloze")
+    later.start_sender()
+    assert later.close(timeout=60)
+    offline = next(found for found in runs(uri) if found.info.run_name == "offline")
+    assert len(history(uri, offline.info.run_id, "loss")) == 1000
+    assert not spool.path.exists()
+
+
+def test_runs_of_a_killed_process_are_ended(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom flows.tracking.spool import Spool\n"
+        "spool = Spool(Path(sys.argv[1]), 'sqlite://', 'cloze')\nrun = spool.start_run('demo')\nspool.start_run('stage', run)\n"
+        "spool._stream.write('{\"op\": \"metr')\nspool._stream.flush()\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    living = Spool(tmp_path, "sqlite://", "cloze")
+    living.start_run("still running")
+    end_killed_runs(tmp_path)
+    killed = next(path for path in tmp_path.glob("*.jsonl") if path != living.path)
+    records = [json.loads(line) for line in killed.read_text().splitlines()]
+    assert [record["op"] for record in records] == ["start", "start", "end", "end"]
+    assert {record["status"] for record in records if record["op"] == "end"} == {"KILLED"}
+    assert '"end"' not in living.path.read_text()
+
+
+def test_tail_passes_whole_lines_on_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    tail = MetricsTail(path)
+    assert tail.read() == []
+    path.write_text('{"step": 1}\n{"st')
+    assert tail.read() == [{"step": 1}]
+    path.write_text('{"step": 1}\n{"step": 2}\n')
+    assert tail.read() == [{"step": 2}]
+    assert tail.read() == []

@@ -1,0 +1,55 @@
+"""A toy stage in a worker process, whose ranks do what the config says: report, fail, hang, stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from pipeline import storage
+from pipeline.errors import DataError, Stopped
+from pipeline.job import main
+from pipeline.stage import Build, Outcome, Stage, StageConfig
+
+
+class ToyConfig(StageConfig):
+    """What each rank does; `rank` the one that misbehaves."""
+
+    act: str = "work"
+    rank: int = 0
+
+
+def run(config: ToyConfig, build: Build) -> Outcome:
+    """Write one's process id, then act."""
+    rank = int(os.environ["RANK"])
+    Path(build.path, f"_pid-{rank}").write_text(str(os.getpid()))
+    stop: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    if rank == config.rank:
+        if config.act == "fail":
+            raise DataError("shard 3 is cut short; make it again")
+        if config.act == "crash":
+            raise ZeroDivisionError("in a library")
+        if config.act == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if config.act == "chat":
+            print("chatter of a library on standard output")
+    if config.act in ("fail", "crash", "die", "hang"):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and (not stop or config.act == "deaf"):
+            time.sleep(0.02)
+        raise Stopped("stopped at step 7, checkpoint saved; run again to go on")
+    for done in range(3):
+        build.report(done + 1, 3, "steps", {"loss": 1.0 / (done + 1)})
+    build.counters["seen"] += 5
+    if rank == 0:
+        storage.write_bytes(build.file("out.txt"), os.environ["WORLD_SIZE"].encode())
+    return Outcome(rows=1, summary={"rank": rank})
+
+
+STAGE = Stage(name="toy", version=1, config=ToyConfig, run=run)
+
+if __name__ == "__main__":
+    sys.exit(main({"toy": "tests.flows.toy:STAGE"}))

@@ -1,0 +1,57 @@
+"""Finished corpus artifacts from lists of documents, as the corpus stage writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline import artifact, keys, schema
+from pipeline.transforms.arrow import write_arrow
+
+
+def write_corpus(
+    directory: Path | str,
+    documents: Sequence[tuple[str, Sequence[str]]],
+    shards: int = 1,
+    heldout: Sequence[str] = (),
+    scrambled: bool = False,
+) -> str:
+    """Write (id, sentences) documents as a corpus artifact.
+
+    Args:
+        directory: where.
+        documents: their ids and sentences.
+        shards: files they are spread over, by key.
+        heldout: ids of the documents of the held-out split.
+        scrambled: write each shard's documents in another order than that of their keys.
+    """
+    path = str(directory)
+    keyed = sorted((keys.document_key(name), name, list(sentences)) for name, sentences in documents)
+    for number in range(shards):
+        rows = [row for row in keyed if int(keys.mix(row[0])) % shards == number]
+        if scrambled:
+            rows = rows[1::2] + rows[0::2]
+        columns = {
+            "key": [key for key, _, _ in rows],
+            "id": [name for _, name, _ in rows],
+            "source": ["books"] * len(rows),
+            "title": [name for _, name, _ in rows],
+            "split": [schema.HELDOUT if name in heldout else schema.TRAIN for _, name, _ in rows],
+            "sentences": [sentences for _, _, sentences in rows],
+            "paragraphs": [[0] for _ in rows],
+        }
+        table = pa.table(columns, schema=schema.CORPUS)
+        write_arrow(f"{path}/{schema.shard_name('corpus', number, shards)}", schema.CORPUS, table.to_batches())
+    manifest = artifact.Manifest(
+        stage="corpus",
+        version=1,
+        fingerprint=artifact.fingerprint("corpus", 1, {"documents": keyed, "heldout": sorted(heldout), "shards": shards}, {}),
+        parents={},
+        config={},
+        files=artifact.hash_files(path, artifact.data_files(path)),
+        rows=len(keyed),
+    )
+    artifact.write_manifest(path, manifest)
+    return path
