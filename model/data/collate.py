@@ -30,10 +30,8 @@ def collate(rows: Rows, *, pad: int, longest: int, fixed_predictions: int | None
         M is at least 1: a batch with nothing to predict holds one filler.
     """
     count = len(rows.lengths)
-    if fixed_predictions is None:
-        length = min(longest, -(-int(rows.lengths.max()) // MULTIPLE) * MULTIPLE)
-    else:
-        length = longest
+    padded = -(-int(rows.lengths.max()) // MULTIPLE) * MULTIPLE
+    length = min(longest, padded) if fixed_predictions is None else longest
     places = np.arange(length)
     real = places < rows.lengths[:, None]
     input_ids = np.full((count, length), pad, np.int64)

@@ -165,7 +165,9 @@ class Shards:
             return int(rows[beyond.argmax()]) if beyond.any() else 0, f"it holds ids beyond the vocabulary of {vocabulary}"
         if (found.positions >= np.repeat(found.lengths, found.counts)).any():
             rows = np.repeat(np.arange(len(found.lengths)), found.counts)
-            return int(rows[(found.positions >= np.repeat(found.lengths, found.counts)).argmax()]), "a mask lies outside its row"
+            return int(
+                rows[(found.positions >= np.repeat(found.lengths, found.counts)).argmax()]
+            ), "a mask lies outside its row"
         return None
 
 
@@ -200,14 +202,17 @@ def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def verify(path: str) -> None:
+def verify(path: str) -> int:
     """Compare the shards of a dataset artifact with its manifest, once: the hashes are remembered by size and time.
+
+    Returns:
+        How many shards were compared; 0 for a directory without a manifest.
 
     Raises:
         DataError: a shard is missing, cut, or has another hash; the message names it.
     """
     if not artifact.is_artifact(path) or not storage.is_local(path):
-        return
+        return 0
     shards = [entry for entry in artifact.read_manifest(path).files if entry.path.endswith(".arrow")]
     whole = sum(entry.size for entry in shards) <= VERIFY_BYTES
     for entry in shards:
@@ -217,3 +222,4 @@ def verify(path: str) -> None:
             raise DataError(f"{file} has {size} bytes, the manifest says {entry.size}; make {path} again")
         if whole and hashing.file_hashes([file])[file] != entry.sha256:
             raise DataError(f"{file} does not have the sha256 that the manifest says; make {path} again")
+    return len(shards)

@@ -15,7 +15,7 @@ from model.finetune.heads import trained_classifier
 from model.finetune.job import METRICS, write_json
 from model.finetune.loop import predict
 from model.finetune.tasks import load_task, task_source
-from pipeline import storage, tokenizer
+from pipeline import tokenizer
 from pipeline.errors import UsageError
 from pipeline.stage import Build, Outcome
 
@@ -27,8 +27,6 @@ def evaluate(config: EvaluateConfig, build: Build) -> Outcome:
         UsageError: the checkpoint was not fine-tuned, or the task's data was not named.
         DataError: the checkpoint or the data is missing or damaged, or holds a label that the model does not know.
     """
-    for name in (METRICS, PREDICTIONS):  # of a try that was killed
-        storage.remove(build.file(name))
     hardware = hardware_of(build.execution, config.precision)
     path = build.inputs["finetune"]
     loaded = checkpoint.load(path)

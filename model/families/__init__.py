@@ -49,7 +49,10 @@ def restore(config: ModelConfig, state: Mapping[str, Tensor], *, heads: bool = T
     Raises:
         DataError: a parameter is missing, left over, or has another shape; the message names the first one.
     """
-    model = build(config)
+    import torch
+
+    with torch.device("meta" if heads else "cpu"):  # where everything is replaced, nothing needs a first value
+        model = build(config)
     wanted = {name: tensor for name, tensor in model.state_dict().items() if heads or is_backbone(name)}
     given = {name: tensor for name, tensor in state.items() if heads or is_backbone(name)}
     for name in sorted(wanted.keys() ^ given.keys()):

@@ -58,8 +58,6 @@ def finetune(config: FinetuneConfig, build: Build) -> Outcome:
         UsageError: an input that the task needs was not named, or max_length exceeds the model's positions.
         DataError: the checkpoint or the data is missing or damaged.
     """
-    for name in (CHECKPOINT, METRICS, PREDICTIONS, HISTORY):  # of a try that was killed
-        storage.remove(build.file(name))
     hardware = hardware_of(build.execution, config.precision)
     task = load_task(config.task)
     source = task_source(task, config.data, build.inputs.get("corpus"))

@@ -62,7 +62,10 @@ def read_directory(directory: str) -> Imported:
         raise DataError(f"{directory} has the heads {heads}, which no model of ours has; save it as {known}")
     if "classifier" not in present:
         return Imported(model=model, heads=checkpoint.PRETRAINING_HEADS, task=None, state=state)
-    count = state["classifier.bias"].shape[0] if "classifier.bias" in state else 0
+    for parameter in ("classifier.weight", "classifier.bias"):
+        if parameter not in state:
+            raise DataError(f"{directory} lacks {parameter}; use a complete Hugging Face directory")
+    count = state["classifier.bias"].shape[0]
     return Imported(model=model, heads={"classifier": {"num_labels": count}}, task=_task(config, count, name), state=state)
 
 

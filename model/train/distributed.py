@@ -85,6 +85,7 @@ def join(execution: Execution) -> World:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     os.environ["DS_ACCELERATOR"] = device.type  # DeepSpeed would take a GPU that we were asked to leave alone
+    os.environ.setdefault("LOCAL_RANK", str(local_rank))  # and refuses to start without this
     threads = execution.threads or max(1, len(os.sched_getaffinity(0)) // local_size)
     torch.set_num_threads(threads)
     if not distributed.is_initialized():
@@ -92,7 +93,8 @@ def join(execution: Execution) -> World:
         if size > 1:
             distributed.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
         else:
-            distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
+            store = torch._C._distributed_c10d.HashStore()
+            distributed.init_process_group(backend, store=store, rank=0, world_size=1, timeout=TIMEOUT)
         atexit.register(_leave)
     if distributed.get_world_size() != size:
         raise UsageError(f"WORLD_SIZE ({size}) is not that of the running process group ({distributed.get_world_size()})")

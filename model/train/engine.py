@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.optimizers import OPTIMIZERS, parameter_groups
+from model.train.scoring import Scoring
 from pipeline.errors import UsageError
 
 STAGES = (0, 1, 2, 3)
@@ -62,7 +63,7 @@ class Engine:
     """A module and its optimizer, trained by DeepSpeed.
 
     Args:
-        module: maps (batch, counts) to (loss, figures); already on the device or the CPU, with the weights to start from.
+        module: model and objectives, with the weights to start from.
         zero: the ZeRO stage.
         micro_batch: sequences a rank takes at once.
         accumulation: micro-batches a step, the same on every rank.
@@ -72,7 +73,7 @@ class Engine:
     """
 
     def __init__(
-        self, module: nn.Module, config: PretrainConfig, world: World, *, zero: int, micro_batch: int, accumulation: int
+        self, module: Scoring, config: PretrainConfig, world: World, *, zero: int, micro_batch: int, accumulation: int
     ) -> None:
         self.recipe = OPTIMIZERS[config.optimizer]
         if zero not in STAGES:
@@ -81,7 +82,7 @@ class Engine:
             raise UsageError(f"optimizer ({config.optimizer}) needs whole parameters, ZeRO stage {zero} cuts them; use zero 0")
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
         # It would compile its shared-memory kernel here (30 s, and a compiler), which only its inference uses.
-        deepspeed.ops.__compatible_ops__[deepspeed.ops.op_builder.ShareMemCommBuilder.NAME] = False  # type: ignore[attr-defined]
+        deepspeed.ops.__compatible_ops__[deepspeed.ops.op_builder.ShareMemCommBuilder.NAME] = False
         self.zero, self.clip, self.world, self.accumulation = zero, config.clip, world, accumulation
         self.updates = 0  # optimizer steps that were applied, over all resumes
         self.module = module.to(world.device)
@@ -140,13 +141,17 @@ class Engine:
         return norm
 
     def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The module's parameters by name, each once."""
-        yield from self.module.named_parameters()
+        """The model's parameters by their own names, each once."""
+        yield from self.module.model.named_parameters()
 
     def weights(self) -> dict[str, Tensor]:
-        """All parameters, whole, in fp32 on the CPU. Every rank must call it; only the first gets them."""
+        """All parameters and buffers, whole, in fp32 on the CPU. Every rank must call it; only the first gets them."""
         found = {}
-        for name, parameter in self._named():
+        parameters = dict(self._named())
+        if self.world.first:
+            found = {name: value.to("cpu", copy=True) for name, value in self.module.model.state_dict().items()}
+            found = {name: value for name, value in found.items() if name not in parameters}
+        for name, parameter in parameters.items():
             whole = safe_get_full_fp32_param(parameter) if self.zero == 3 else parameter
             if self.world.first:
                 found[name] = whole.detach().to("cpu", torch.float32, copy=True)
@@ -160,6 +165,7 @@ class Engine:
         found: dict[str, Tensor] = {}
         if self.updates == 0:
             return found
+        self._link()
         for name, parameter in self._named():
             for key in self.recipe.state:
                 whole = safe_get_full_optimizer_state(parameter, key) if self.zero else self.optimizer.state[parameter][key]
@@ -182,8 +188,7 @@ class Engine:
                 "step": torch.tensor(float(updates), device=flat.device),
                 **{key: torch.zeros_like(flat) for key in self.recipe.state},
             }
-        if self.zero in (1, 2):
-            self._engine.optimizer._lazy_init_hp_params_optimizer_state()
+        self._link()
         for name, parameter in self._named():
             for key in self.recipe.state:
                 value = state[f"{name}/{key}"].to(self.world.device)
@@ -193,6 +198,16 @@ class Engine:
                     safe_set_local_optimizer_state(parameter, self._partition(parameter, value), key)
                 else:
                     safe_set_full_optimizer_state(parameter, value, key)
+
+    def _link(self) -> None:
+        """At stages 1 and 2: tell parameters where their optimizer state is.
+
+        DeepSpeed does so once, after the first update of the *first* parameter group, when the other groups' state is not
+        there yet, and then never again (0.19.8, stage_1_and_2.py, `_optimizer_step`).
+        """
+        if self.zero in (1, 2):
+            self._engine.optimizer._hp_optimizer_states_linked = False
+            self._engine.optimizer._lazy_init_hp_params_optimizer_state()
 
     def _updated(self) -> list[Tensor]:
         """The tensors that the optimizer holds state for: at stages 1 to 3 this rank's flat partitions."""

@@ -47,6 +47,12 @@ class Lines:
             with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(line) + "\n")
 
+    def last(self) -> dict[str, Any]:
+        """The newest line; empty where there is none."""
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+        return found
+
     def sync(self) -> None:
         """Have the lines on disk before a checkpoint says that they were written."""
         if self._writes and self.path.exists():

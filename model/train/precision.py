@@ -52,8 +52,12 @@ def resolve_device(wanted: str, local_rank: int = 0) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise UsageError("device (cuda) is not available on this machine; use auto or cpu, or install torch with CUDA and a driver")
+        raise UsageError(
+            "device (cuda) is not available on this machine; use auto or cpu, or install torch with CUDA and a driver"
+        )
     if local_rank >= torch.cuda.device_count():
         count = torch.cuda.device_count()
-        raise UsageError(f"processes ({local_rank + 1} or more) is greater than the number of GPUs ({count}); use {count} or fewer")
+        raise UsageError(
+            f"processes ({local_rank + 1} or more) is greater than the number of GPUs ({count}); use {count} or fewer"
+        )
     return torch.device("cuda", local_rank)

@@ -53,7 +53,8 @@ class Scoring(nn.Module):
             The loss to differentiate, fp32 scalar; and, without gradient, float64 [2, objectives]: each objective's summed
             loss in nats, and how many answers were right.
         """
-        loss, figures = self._score(batch, counts)
+        run = self._score if self.training else self._plain  # held-out batches come in shapes of their own
+        loss, figures = run(batch, counts)
         return loss, figures
 
     def _plain(self, batch: Mapping[str, Tensor], counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,4 +65,3 @@ class Scoring(nn.Module):
         summed = torch.stack([item.total.detach().double() for item in sums])
         correct = torch.stack([item.correct.double() for item in sums])
         return loss, torch.stack([summed, correct])
-

@@ -31,6 +31,7 @@ FORMAT = 1
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
 _SAVING = "_saving-"  # a leading underscore: no part of the artifact
+_DAMAGED = "_damaged-"
 
 log = logging.getLogger(__name__)
 
@@ -107,8 +108,6 @@ def save(
         checkpoint.complete(str(partial))
         for directory in (*(path for path in partial.rglob("*") if path.is_dir()), partial):
             _sync(directory)
-        if final.exists():  # a damaged one of the same step
-            shutil.rmtree(final)
         partial.rename(final)
         _sync(steps)
     except OSError as error:
@@ -128,6 +127,14 @@ def prune(build_path: str, keep: int) -> None:
     steps = Path(storage.filesystem(build_path)[1]) / checkpoint.STEPS
     for leftover in steps.glob(f"{_SAVING}*"):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+def tidy(build_path: str) -> None:
+    """Leave what a finished artifact keeps: the newest checkpoint."""
+    prune(build_path, 1)
+    steps = Path(storage.filesystem(build_path)[1]) / checkpoint.STEPS
+    for damaged in steps.glob(f"{_DAMAGED}*"):
+        shutil.rmtree(damaged, ignore_errors=True)
 
 
 def newest(build_path: str, fingerprint: str, notes: list[str]) -> str | None:
@@ -154,6 +161,9 @@ def newest(build_path: str, fingerprint: str, notes: list[str]) -> str | None:
                 f"{directory} belongs to a run with other settings or data (fingerprint {str(found['fingerprint'])[:12]}, wanted"
                 f" {fingerprint[:12]}); use another directory"
             )
+        for damaged in candidates[: candidates.index(directory)]:  # out of the way of the step's next checkpoint
+            shutil.rmtree(damaged.with_name(f"{_DAMAGED}{damaged.name}"), ignore_errors=True)
+            damaged.rename(damaged.with_name(f"{_DAMAGED}{damaged.name}"))
         return str(directory)
     if candidates:
         raise DataError(
@@ -182,7 +192,9 @@ def _read_state(directory: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(name.read_text(encoding="utf-8"))
         missing = {"fingerprint", *Progress.__dataclass_fields__} - content.keys()
         if content["format"] != FORMAT or missing:
-            raise DataError(f"{name} has another format ({content['format']}, this program reads {FORMAT}); use another checkpoint")
+            raise DataError(
+                f"{name} has another format ({content['format']}, this program reads {FORMAT}); use another checkpoint"
+            )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{name} is missing or damaged ({error}); use another checkpoint") from error
     return content

@@ -1,4 +1,4 @@
-"""The papers' ways of making examples: each a documented function from a row's length to its values.
+"""The papers' ways of making examples: each a documented function that gives its values.
 
 Light, because configs read it: names of pairings and rules, and numbers, nothing else.
 """
@@ -17,7 +17,6 @@ class Recipe:
         pairing: a name in `pipeline.examples.pairs.PAIRINGS`.
         masking: a name in `pipeline.examples.masking.RULES`.
         mask_rate: the share of tokens predicted.
-        max_predictions: the most predictions a row has.
         mask_share: the share of predicted tokens replaced by [MASK].
         random_share: the share replaced by a random piece.
         short_seq_prob: the share of documents cut into shorter rows.
@@ -26,29 +25,27 @@ class Recipe:
     pairing: str
     masking: str
     mask_rate: float
-    max_predictions: int
     mask_share: float
     random_share: float
     short_seq_prob: float
 
 
-def bert(length: int) -> Recipe:
+def bert() -> Recipe:
     """BERT: next sentence prediction and token masks.
 
     Devlin et al. 2019, section 3.1 and appendix A.2 (80/10/10, 15 %); google-research/bert, create_pretraining_data.py
-    and README (short_seq_prob .1; max_predictions_per_seq 20 at length 128: 15 % and one more, which 512 needs 78 for).
+    and README (short_seq_prob .1).
     """
     return Recipe(
         pairing="nsp",
         masking="token",
         mask_rate=0.15,
-        max_predictions=round(0.15 * length) + 1,
         mask_share=0.8,
         random_share=0.1,
         short_seq_prob=0.1,
     )
 
 
-RECIPES: dict[str, Callable[[int], Recipe]] = {
+RECIPES: dict[str, Callable[[], Recipe]] = {
     "bert": bert,
 }

@@ -7,6 +7,7 @@ their masks drawn. Both steps are fanned out by Beam; `pipeline.transforms.datas
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -35,7 +36,8 @@ class DatasetConfig(StageConfig):
         pairing: how documents are cut, and what the two segments of a row are.
         masking: the rule that chooses tokens.
         mask_rate: the share of tokens, special ones counted, that are predicted.
-        max_predictions: the most predictions a row has.
+        max_predictions: the most predictions a row has; round(mask_rate · length) + 1 unless it is set, which is
+            BERT's 20 at length 128, and never the trap of 20 at 512.
         mask_share: the share of predicted tokens replaced by [MASK].
         random_share: the share replaced by a random piece.
         short_seq_prob: the share of documents cut into shorter rows.
@@ -59,14 +61,16 @@ class DatasetConfig(StageConfig):
     @model_validator(mode="before")
     @classmethod
     def _follow_recipe(cls, values: Any) -> Any:
-        """Fill what is not set from the recipe; a wrong recipe or length is told by its own field."""
+        """Fill what is not set from the recipe; what is wrong is told by its own field."""
         if not isinstance(values, dict):
             return values
-        recipe, length = RECIPES.get(values.get("recipe", "bert")), values.get("length", 128)
         given = {name: value for name, value in values.items() if value is not None}
-        if recipe is None or not isinstance(length, int):
-            return given
-        return {**asdict(recipe(length)), **given}
+        recipe = RECIPES.get(given.get("recipe", "bert"))
+        filled = {**(asdict(recipe()) if recipe else {}), **given}
+        rate, length = filled.get("mask_rate"), filled.get("length", 128)
+        if isinstance(rate, float) and isinstance(length, int):
+            filled.setdefault("max_predictions", max(1, round(rate * length) + 1))
+        return filled
 
     @field_validator("length")
     @classmethod
@@ -78,16 +82,23 @@ class DatasetConfig(StageConfig):
     @field_validator("recipe", "pairing", "masking", "id_type")
     @classmethod
     def _known(cls, name: str, info: Any) -> str:
-        tables = {"recipe": RECIPES, "pairing": PAIRINGS, "masking": RULES, "id_type": ("auto", "uint16", "uint32")}
+        tables: dict[str, Collection[str]] = {
+            "recipe": RECIPES,
+            "pairing": PAIRINGS,
+            "masking": RULES,
+            "id_type": ("auto", "uint16", "uint32"),
+        }
         if name not in tables[info.field_name]:
             raise ValueError(f"unknown {info.field_name}; {did_you_mean(name, tables[info.field_name])}")
         return name
 
-    @model_validator(mode="after")
-    def _shares(self) -> DatasetConfig:
-        if self.mask_share + self.random_share > 1 + 1e-9:
-            raise ValueError(f"mask_share ({self.mask_share}) and random_share ({self.random_share}) are above 1 together; lower one")
-        return self
+    @field_validator("random_share")
+    @classmethod
+    def _leaves_room(cls, share: float, info: Any) -> float:
+        masked = info.data.get("mask_share", 0.0)
+        if masked + share > 1 + 1e-9:
+            raise ValueError(f"more than what mask_share ({masked}) leaves; lower one of them")
+        return share
 
 
 def run(config: DatasetConfig, build: Build) -> Outcome:
@@ -134,7 +145,7 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
         copies=config.copies,
         vocab_size=tokenizer.vocab_size,
         special=tokenizer.special,
-        pair_task=config.pairing if config.pairing in ("nsp", "sop") else None,
+        pair_task=PAIRINGS[config.pairing].task,
         seed=config.seed,
         tokenizer=tokenizer.fingerprint,
     )
@@ -152,7 +163,7 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
             random_share=config.random_share,
         ),
     )
-    shards = []
+    shards: list[tuple[str, dict[str, Any]]] = []
     for split, count in ((schema.TRAIN, config.shards), (schema.HELDOUT, 1)):
         buckets = dataset.bucket_count(rows[split], config.length)
         for number, part in enumerate(dataset.plan_slices(dataset.count_buckets(directory, split, parts, buckets), count)):

@@ -20,6 +20,7 @@ _INVISIBLE = re.compile(
 )
 _ASCII_INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
 
+_SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*")
 _EMPTY = re.compile(r"\(\s*\)|\[\s*\]|\"\s*\"|“\s*”|«\s*»")
 _AFTER_OPENING = re.compile(r"([(\[])(?:\s*(?:[;,:/]|(?:or|and)\b(?=\s*[;,)])))+\s*")
 _BEFORE_CLOSING = re.compile(r"(?:\s*[;,:])+\s*([)\]])")
@@ -47,6 +48,13 @@ def tidy(text: str) -> str:
             text = _BEFORE_CLOSING.sub(r"\1", _AFTER_OPENING.sub(r"\1", _EMPTY.sub("", text)))
         text = _PADDED.sub(r"\1\2", text)
     return _SPACE_BEFORE.sub(r"\1", _DOUBLED.sub(r"\1", text))
+
+
+def reads_as_prose(text: str) -> bool:
+    """Whether a line of its own (a list's item, a remnant of a table) is a sentence: four words, and the end of one."""
+    if len(text.split(maxsplit=4)) < 4:
+        return False
+    return bool(_SENTENCE_END.search(text[-4:])) or (len(text) > 120 and ". " in text)
 
 
 def clean(document: Document) -> Document:

@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from pipeline import keys
 
+U32 = npt.NDArray[np.uint32]
+
 SHINGLE = 5  # words
 BANDS = 14
 ROWS = 8
@@ -28,8 +30,8 @@ _SPACE = 0x20
 
 _BASE = 0x9E3779B97F4A7C15 | 1  # odd, so that it has an inverse modulo 2**64
 _LETTERS = keys.derive(0x5348494E, np.arange(256))  # a random number for each byte
-_FACTORS = keys.derive(0x464143, np.arange(BANDS * ROWS)) | np.uint64(1)
-_TERMS = keys.derive(0x5445524D, np.arange(BANDS * ROWS))
+_FACTORS = (keys.derive(0x464143, np.arange(BANDS * ROWS)) >> np.uint64(32)).astype(np.uint32)[:, None] | np.uint32(1)
+_TERMS = (keys.derive(0x5445524D, np.arange(BANDS * ROWS)) >> np.uint64(32)).astype(np.uint32)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,8 @@ def _powers(count: int) -> tuple[keys.U64, keys.U64]:
 _KNOWN_POWERS = _powers(1 << 16)
 
 
-def _shingles(data: bytes) -> keys.U64:
-    """uint64 [n]: a hash of each run of SHINGLE words, or of all the words where there are fewer."""
+def _shingles(data: bytes) -> U32:
+    """uint32 [n]: a hash of each run of SHINGLE words, or of all the words where there are fewer."""
     letters = np.frombuffer(data, dtype=np.uint8)
     spaces = np.flatnonzero(letters == _SPACE)
     starts = np.concatenate(([0], spaces + 1))
@@ -85,15 +87,18 @@ def _shingles(data: bytes) -> keys.U64:
         sums = np.zeros(letters.size + 1, dtype=np.uint64)
         np.cumsum(_LETTERS[letters] * powers[: letters.size], out=sums[1:])
         hashes = (sums[ends] - sums[starts]) * inverses[starts]
-    return np.unique(keys.mix(hashes))
+    return (keys.mix(hashes) >> np.uint64(32)).astype(np.uint32)
 
 
-def _bands(shingles: keys.U64) -> keys.U64:
+def _bands(shingles: U32) -> keys.U64:
     """uint64 [BANDS]: for each band a hash of the minima of its rows."""
-    minima = np.full(BANDS * ROWS, np.iinfo(np.uint64).max, dtype=np.uint64)
+    minima = np.full(BANDS * ROWS, np.iinfo(np.uint32).max, dtype=np.uint32)
+    room = np.empty((BANDS * ROWS, min(_BLOCK, shingles.size)), dtype=np.uint32)
     with np.errstate(over="ignore"):
         for begin in range(0, shingles.size, _BLOCK):
-            hashes = shingles[begin : begin + _BLOCK] * _FACTORS[:, None] + _TERMS[:, None]
+            block = shingles[begin : begin + _BLOCK]
+            hashes = np.multiply(block, _FACTORS, out=room[:, : block.size])
+            hashes += _TERMS
             np.minimum(minima, hashes.min(axis=1), out=minima)
     rows = minima.reshape(BANDS, ROWS)
     return keys.derive(np.arange(BANDS), *rows.T)

@@ -18,7 +18,9 @@ MAX_WORD_CHARACTERS = 100  # a longer word is [UNK]: google-research/bert's toke
 def read(path: str, lowercase: bool | None = None) -> Tokenizer:
     """See `pipeline.tokenizer.load`."""
     if not storage.exists(path):
-        raise DataError(f"{path} does not exist; name a vocab artifact, a vocab.txt, a tokenizer.json or a Hugging Face directory")
+        raise DataError(
+            f"{path} does not exist; name a vocab artifact, a vocab.txt, a tokenizer.json or a Hugging Face directory"
+        )
     if not storage.is_dir(path):
         return _from_json(path, lowercase) if path.endswith(".json") else _from_vocab_txt(path, lowercase)
     if storage.exists(storage.join(path, stage.BUILDING)) and not artifact.is_artifact(path):
@@ -34,9 +36,13 @@ def bert_backend(vocab: dict[str, int], lowercase: bool) -> tokenizers.Tokenizer
     """A WordPiece tokenizer as BERT's: `[CLS] A [SEP] B [SEP]`, accents stripped where case is."""
     names = {role: next((name for name in choices if name in vocab), choices[0]) for role, choices in SPECIAL_NAMES.items()}
     backend = tokenizers.Tokenizer(
-        models.WordPiece(vocab, unk_token=names["unk"], continuing_subword_prefix="##", max_input_chars_per_word=MAX_WORD_CHARACTERS)
+        models.WordPiece(
+            vocab, unk_token=names["unk"], continuing_subword_prefix="##", max_input_chars_per_word=MAX_WORD_CHARACTERS
+        )
     )
-    backend.normalizer = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase)
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
+    )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     backend.add_special_tokens([name for name in names.values() if name in vocab])
@@ -61,7 +67,9 @@ def _from_vocab_txt(path: str, lowercase: bool | None) -> Tokenizer:
     if not vocab:
         raise DataError(f"{path} is empty; a vocab.txt has one piece a line")
     if lowercase is None:
-        lowercase = not any(piece != piece.lower() for piece in vocab if not (piece.startswith(("[", "<")) and piece.endswith(("]", ">"))))
+        lowercase = not any(
+            piece != piece.lower() for piece in vocab if not (piece.startswith(("[", "<")) and piece.endswith(("]", ">")))
+        )
     return Tokenizer.of(bert_backend(vocab, lowercase), path)
 
 
@@ -74,7 +82,9 @@ def _from_json(path: str, lowercase: bool | None) -> Tokenizer:
     except Exception as error:  # the library raises bare Exceptions for whatever it cannot parse
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path} is no tokenizer.json that tokenizers {tokenizers.__version__} reads ({error}); save it again") from error
+        raise DataError(
+            f"{path} is no tokenizer.json that tokenizers {tokenizers.__version__} reads ({error}); save it again"
+        ) from error
     if lowercase is not None:
         normalizer = json.loads(text).get("normalizer") or {}
         if normalizer.get("type") != "BertNormalizer":

@@ -70,7 +70,9 @@ class Tokenizer:
         for role, names in SPECIAL_NAMES.items():
             present = [token for token in names if token in vocab]
             if not present:
-                raise DataError(f"{name} has no {names[0]} token (nor {names[1]}); use a tokenizer made for masked language models")
+                raise DataError(
+                    f"{name} has no {names[0]} token (nor {names[1]}); use a tokenizer made for masked language models"
+                )
             found[role] = present[0]
         added = {token.content for token in backend.get_added_tokens_decoder().values()}
         backend.add_special_tokens([token for token in found.values() if token not in added])
@@ -120,7 +122,7 @@ class Tokenizer:
         parts, lengths = [np.zeros(0, np.uint32)], np.zeros(len(words), np.int64)
         for start in range(0, len(words), GROUP):
             group = list(words[start : start + GROUP])
-            encoding = self._text_backend.encode_batch_fast([group], add_special_tokens=False, is_pretokenized=True)[0]
+            encoding = self._text_backend.encode(group, add_special_tokens=False, is_pretokenized=True)
             lengths[start : start + len(group)] = np.bincount(np.array(encoding.word_ids, np.int64), minlength=len(group))
             parts.append(np.array(encoding.ids, np.uint32))
         return np.concatenate(parts), offsets_of(lengths)

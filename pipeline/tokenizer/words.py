@@ -42,7 +42,10 @@ class WordMemory:
     """
 
     def __init__(
-        self, encode: Callable[[Sequence[str]], tuple[U32, I64]], max_words: int = MAX_WORDS, max_characters: int = MAX_CHARACTERS
+        self,
+        encode: Callable[[Sequence[str]], tuple[U32, I64]],
+        max_words: int = MAX_WORDS,
+        max_characters: int = MAX_CHARACTERS,
     ) -> None:
         self._encode, self._max_words, self._max_characters = encode, max_words, max_characters
         self._lock = threading.Lock()

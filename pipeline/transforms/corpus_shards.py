@@ -37,7 +37,9 @@ class CorpusShards:
         manifest = artifact.read_manifest(path)
         files = sorted((entry.path, entry.size) for entry in manifest.files if entry.path.endswith(".arrow"))
         if manifest.stage != "corpus" or not files:
-            raise DataError(f"{path} holds a {manifest.stage} artifact with {len(files)} Arrow files, not a corpus; name one that `cloze corpus` made")
+            raise DataError(
+                f"{path} holds a {manifest.stage} artifact with {len(files)} Arrow files, not a corpus; name one that `cloze corpus` made"
+            )
         return cls(path=path, names=tuple(name for name, _ in files), sizes=tuple(size for _, size in files))
 
     def file(self, name: str) -> str:
@@ -64,7 +66,9 @@ def read_shard(path: str) -> pa.Table:
     table = read_arrow(path)
     missing = [name for name in ("key", "id", "split", "sentences") if name not in table.column_names]
     if missing or table.schema.field("sentences").type != CORPUS.field("sentences").type:
-        raise DataError(f"{path} is no corpus shard (it lacks {', '.join(missing) or 'a list of sentences'}); make one with `cloze corpus`")
+        raise DataError(
+            f"{path} is no corpus shard (it lacks {', '.join(missing) or 'a list of sentences'}); make one with `cloze corpus`"
+        )
     keys = table["key"].to_numpy()
     if len(keys) > 1 and not (keys[1:] > keys[:-1]).all():
         table = table.take(pc.sort_indices(table, [("key", "ascending"), ("id", "ascending")]))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline import keys, schema, storage
+from pipeline.errors import UsageError
 from pipeline.examples.documents import Documents, tokenize
 from pipeline.examples.masking.draw import MaskConfig, Masks, TokenTable, draw_masks
 from pipeline.examples.pairs import PAIRINGS
@@ -51,7 +52,7 @@ class MakePart:
         for split in schema.SPLITS:
             found = texts(table, in_split(table, split))
             documents = tokenize(found.keys, found.sentences, found.counts, tokenizer, self.ids)
-            segments = load(PAIRINGS[self.pairing])(documents, self.pairs)
+            segments = load(PAIRINGS[self.pairing].function)(documents, self.pairs)
             block = assemble(documents, segments, self.pairs.seed, tokenizer.special)
             write_arrow(part_path(self.directory, split, unit["number"]), _part_schema(self.ids), [_to_part(block)])
             result[split] = {"rows": len(block), "counters": _counters(documents, segments)}
@@ -135,7 +136,15 @@ def plan_slices(bucket_rows: I64, shards: int) -> list[Slice]:
         low, high = number * total // shards, (number + 1) * total // shards
         first = int(np.searchsorted(starts[1:], low, side="right")) if high > low else 0
         end = int(np.searchsorted(starts, high, side="left")) if high > low else 0
-        slices.append(Slice(buckets=len(bucket_rows), first=first, end=end, skip=low - int(starts[first]) if high > low else 0, rows=high - low))
+        slices.append(
+            Slice(
+                buckets=len(bucket_rows),
+                first=first,
+                end=end,
+                skip=low - int(starts[first]) if high > low else 0,
+                rows=high - low,
+            )
+        )
     return slices
 
 
@@ -186,7 +195,7 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
     """Rows with their masks as a record batch of the dataset's schema, without a copy of the ids."""
     mask_list = arrow_schema.field("masks").type
     mask_type, source_type = mask_list.value_type, arrow_schema.field("source").type
-    mask_offsets = pa.array(masks.offsets.astype(np.int32))
+    mask_offsets = _offsets(masks.offsets)
     per_copy = pa.StructArray.from_arrays(
         [
             pa.ListArray.from_arrays(mask_offsets, pa.array(masks.positions), type=mask_type.field("positions").type),
@@ -209,7 +218,15 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
 
 
 def _lists(block: RowBlock, list_type: pa.DataType) -> pa.ListArray:
-    return pa.ListArray.from_arrays(pa.array(block.offsets.astype(np.int32)), pa.array(block.input_ids), type=list_type)
+    return pa.ListArray.from_arrays(_offsets(block.offsets), pa.array(block.input_ids), type=list_type)
+
+
+def _offsets(offsets: I64) -> pa.Array:
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise UsageError(
+            f"a record batch of {offsets[-1]:,} tokens is more than Arrow's lists hold; use smaller corpus shards, or fewer copies"
+        )
+    return pa.array(offsets.astype(np.int32))
 
 
 def _part_schema(ids: str) -> pa.Schema:

@@ -40,7 +40,9 @@ def fill(directory: Path, uri: str) -> Spool:
     child = spool.start_run("pretrain", parent)
     spool.params(child, {"model": "bert-tiny", "optimizer": {"lr": 0.1}})
     for step in range(2500):
-        spool.metrics(child, {"loss": 10.0 - step / 1000, "note": "text", "nested": {"x": step}}, step=step, time_ms=1000 + step)
+        spool.metrics(
+            child, {"loss": 10.0 - step / 1000, "note": "text", "nested": {"x": step}}, step=step, time_ms=1000 + step
+        )
     spool.end_run(child)
     spool.end_run(parent)
     return spool
@@ -94,7 +96,7 @@ def test_runs_of_a_killed_process_are_ended(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom flows.tracking.spool import Spool\n"
         "spool = Spool(Path(sys.argv[1]), 'sqlite://', 'cloze')\nrun = spool.start_run('demo')\nspool.start_run('stage', run)\n"
-        "spool._stream.write('{\"op\": \"metr')\nspool._stream.flush()\nos.kill(os.getpid(), signal.SIGKILL)\n"
+        'spool._stream.write(\'{"op": "metr\')\nspool._stream.flush()\nos.kill(os.getpid(), signal.SIGKILL)\n'
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     living = Spool(tmp_path, "sqlite://", "cloze")

@@ -15,6 +15,7 @@ library have the label `stdlib`. So that the task asks for the subject and not f
 from __future__ import annotations
 
 import functools
+import math
 import re
 import sys
 from collections import Counter, defaultdict
@@ -63,7 +64,7 @@ class Task:
     files = "a corpus artifact with held-out documents of source docstrings"
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> Examples:
-        """The sentences of the split's documents; the limit holds for train and dev alike, so that both are balanced.
+        """The sentences of the split's documents. The limit holds in train, a quarter of it in dev, so that both are balanced.
 
         Raises:
             DataError: `path` is no corpus, has no such documents, or only of one package.
@@ -80,6 +81,8 @@ class Task:
             texts += document.sentences
             labels += [names.index(document.label) for _ in document.sentences]
         examples = Examples(texts=texts, labels=labels, label_names=names, dropped=dict(dropped), where=f"{path} ({split})")
+        if limit_per_class is not None and split == "dev":
+            limit_per_class = math.ceil(limit_per_class * (1 - TRAIN_SHARE) / TRAIN_SHARE)
         return examples.capped(limit_per_class)
 
 

@@ -140,7 +140,8 @@ class Candidates:
         """
         follows = np.zeros(len(self.index), np.bool_)
         follows[1:] = np.diff(self.index) == 1
-        return self.table.word_start[self.rows.input_ids[self.index]] | ~follows
+        opens: npt.NDArray[np.bool_] = self.table.word_start[self.rows.input_ids[self.index]] | ~follows
+        return opens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

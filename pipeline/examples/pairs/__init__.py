@@ -6,7 +6,16 @@ have offsets that rise within a document, because a row's random numbers follow 
 
 from __future__ import annotations
 
-# Name -> `module:function`; named, not imported, so that configs can check a name without loading numpy.
+from typing import NamedTuple
+
+
+class PairingEntry(NamedTuple):
+    """A row of the table: named, not imported, so that configs can check a name without loading numpy."""
+
+    function: str  # `module:function`
+    task: str | None  # what the pair labels mean to a model: nsp, sop, or None for rows without labels
+
+
 PAIRINGS = {
-    "nsp": "pipeline.examples.pairs.nsp:next_sentence",
+    "nsp": PairingEntry("pipeline.examples.pairs.nsp:next_sentence", "nsp"),
 }

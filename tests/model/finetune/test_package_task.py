@@ -123,9 +123,9 @@ def test_what_is_dropped_is_counted_by_reason(tmp_path):
 
 def test_limit_balances_both_splits(tmp_path):
     documents = _documents(("numpy", "torch"), modules=10) + _documents(("json",), modules=4)
-    both = _both(_corpus(tmp_path / "c", documents), limit=10)
-    assert set(both["train"].class_counts().values()) == {10}
-    assert both["dev"].majority_share() == pytest.approx(1 / 3, abs=0.05)
+    both = _both(_corpus(tmp_path / "c", documents), limit=20)
+    assert set(both["train"].class_counts().values()) == {20}
+    assert set(both["dev"].class_counts().values()) == {5}
     assert both["train"].dropped["over_limit_per_class"] > 0
 
 

@@ -1,0 +1,200 @@
+"""Training speed in tokens a second, against what users would run instead.
+
+    python -m benchmarks.train --model bert-tiny --vocab-size 8192 [--precision bf16] [--rounds 5] [--processes 2] [--compile]
+
+In one process, in alternation (these machines drift by a third from minute to minute), medians over the rounds:
+
+    loader         the collator alone: sampler, memory map, masks, padding
+    cloze          a step of our trainer: DeepSpeed engine, global counts, checks, figures
+    bare           the same model and optimizer in a plain torch loop, the same batches
+    transformers   Hugging Face's BertForPreTraining with its own losses (a head at every position), the same batches
+
+and with --processes N a whole run of N ranks at ZeRO 1, with one thread each where the machine has N cores.
+Rows are synthetic and all of full length; speed does not depend on what the tokens are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from model import families
+from model.data.collate import Batch, collate
+from model.data.sampler import Sampler
+from model.data.shards import Shards
+from model.presets import model_config
+from model.train.config import PretrainConfig
+from model.train.distributed import join
+from model.train.optimizers import adamw, parameter_groups
+from model.train.precision import autocast, resolve
+from model.train.scoring import Scoring, targets
+from pipeline.stage import Execution
+from tests.model.dataset_fixture import write_dataset
+from tests.model.train.ranks import job, run_all
+
+Step = Callable[[Batch], None]
+
+
+def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
+    """A step of our trainer without its loop."""
+    from model.train.engine import Engine
+
+    world = join(Execution(threads=torch.get_num_threads()))
+    scoring = Scoring(families.build(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
+    engine = Engine(scoring, config, world, zero=0, micro_batch=config.global_batch, accumulation=1)
+
+    def step(batch: Batch) -> None:
+        counts = torch.tensor([max(1, count) for count in targets(batch, scoring.names)], dtype=torch.float32)
+        engine.backward(batch, counts, last=True)
+        engine.step(1e-4)
+
+    return step
+
+
+def bare(config: PretrainConfig, precision: str, compiled: bool) -> Step:
+    """Our model and objectives in the loop that anybody would write."""
+    scoring = Scoring(families.build(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
+    optimizer = adamw(parameter_groups(scoring, 0.01), config)
+
+    def step(batch: Batch) -> None:
+        loss, _ = scoring(batch, torch.tensor([max(1, n) for n in targets(batch, scoring.names)], dtype=torch.float32))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(scoring.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def transformers(config: PretrainConfig, precision: str) -> Step:
+    """Hugging Face's model, trained as its documentation says."""
+    from transformers import BertConfig, BertForPreTraining
+
+    shape = config.model
+    model = BertForPreTraining(
+        BertConfig(
+            vocab_size=shape.vocab_size,
+            hidden_size=shape.hidden_size,
+            num_hidden_layers=shape.num_hidden_layers,
+            num_attention_heads=shape.num_attention_heads,
+            intermediate_size=shape.intermediate_size,
+        )
+    )
+    model.train()
+    optimizer = adamw(parameter_groups(model, 0.01), config)
+
+    def step(batch: Batch) -> None:
+        labels = torch.full_like(batch["input_ids"], -100)
+        labels.view(-1)[batch["masked_positions"]] = batch["masked_labels"]
+        with autocast(precision, "cpu"):  # type: ignore[arg-type]
+            loss = model(
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"].long(),
+                token_type_ids=batch["token_type_ids"],
+                labels=labels,
+                next_sentence_label=batch["pair_labels"],
+            ).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def loader(dataset: str, batch: int, length: int) -> float:
+    """Tokens a second of sampling and collating in one thread."""
+    shards = Shards(dataset)
+    sampler = Sampler(len(shards), 2, 1)
+    started, tokens, number = time.perf_counter(), 0, 0
+    while time.perf_counter() - started < 2.0:
+        rows = shards.take(*sampler.locate(np.arange(number * batch, (number + 1) * batch)))
+        tokens += int(collate(rows, pad=0, longest=length)["attention_mask"].sum())
+        number += 1
+    return tokens / (time.perf_counter() - started)
+
+
+def measure(steps: dict[str, Step], batches: list[Batch], rounds: int, seconds: float) -> dict[str, float]:
+    """Median tokens a second of each, in alternation."""
+    for step in steps.values():  # compile, allocate, warm up
+        for batch in batches[:3]:
+            step(batch)
+    speeds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            started, tokens, number = time.perf_counter(), 0, 0
+            while time.perf_counter() - started < seconds or number < 2:
+                batch = batches[number % len(batches)]
+                step(batch)
+                tokens += int(batch["attention_mask"].sum())
+                number += 1
+            speeds[name].append(tokens / (time.perf_counter() - started))
+    return {name: statistics.median(values) for name, values in speeds.items()}
+
+
+def run_in_processes(
+    config: PretrainConfig, dataset: str, out: Path, processes: int, steps: int, threads: int | None
+) -> float:
+    """Tokens a second of a whole run, as its own figures say."""
+    import json
+
+    whole = config.model_copy(update={"steps": steps, "log_every": max(1, steps // 5), "evaluate_every": steps, "heldout_rows": 8})
+    run_all([job(whole, dataset, out, zero=1, threads=threads)], processes)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return statistics.median(line["tokens_per_second"] for line in lines[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="bert-tiny")
+    parser.add_argument("--vocab-size", type=int, default=8192)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--precision", default="auto", choices=["auto", "fp32", "bf16"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
+    parser.add_argument("--processes", type=int, default=0, help="also whole runs of 1 and of this many ranks")
+    parser.add_argument("--steps", type=int, default=30, help="of a whole run")
+    parser.add_argument("--threads", type=int, help="of each process; by default the cores divided by the processes")
+    parser.add_argument("--compile", action="store_true", help="also the compiled trainer")
+    parser.add_argument("--no-transformers", action="store_true")
+    options = parser.parse_args()
+
+    model = model_config(options.model, vocab_size=options.vocab_size)
+    config = PretrainConfig(model=model, global_batch=options.batch, precision=options.precision)
+    join(Execution(threads=options.threads))
+    precision: Any = resolve(options.precision, torch.device("cpu"))
+    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, {precision}")
+    print(f"{options.model}, V {options.vocab_size}, {options.batch} x {options.length}")
+    with tempfile.TemporaryDirectory() as directory:
+        dataset = write_dataset(Path(directory) / "dataset", rows=512, length=options.length, vocab_size=options.vocab_size, full=True)
+        print(f"{'loader':14}{loader(dataset, options.batch, options.length):12,.0f} tokens/s")
+        shards, sampler = Shards(dataset), Sampler(512, 2, 1)
+        batches = [
+            collate(shards.take(*sampler.locate(np.arange(start, start + options.batch))), pad=0, longest=options.length)
+            for start in range(0, 512, options.batch)
+        ]
+        variants = {"bare": bare(config, precision, False), "cloze": cloze(config, precision, False)}
+        if not options.no_transformers:
+            variants["transformers"] = transformers(config, precision)
+        if options.compile:
+            variants["cloze compiled"] = cloze(config, precision, True)
+        speeds = measure(variants, batches, options.rounds, options.seconds)
+        for name, speed in speeds.items():
+            print(f"{name:14}{speed:12,.0f} tokens/s   {speed / speeds['bare']:.2f} of bare")
+        for processes in sorted({1, options.processes}) if options.processes else ():
+            speed = run_in_processes(config, dataset, Path(directory) / f"run{processes}", processes, options.steps, options.threads)
+            print(f"{f'{processes} processes':14}{speed:12,.0f} tokens/s   {speed / speeds['bare']:.2f} of bare (whole runs)")
+
+
+if __name__ == "__main__":
+    main()

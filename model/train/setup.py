@@ -1,0 +1,129 @@
+"""What is put together before the first step: data, model, engine, and the checkpoint that training goes on from."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from model import checkpoint, families
+from model.config import ModelConfig, for_dataset
+from model.data.sampler import Sampler
+from model.data.shards import Shards, verify
+from model.objectives import names_for
+from model.train import sizing, state
+from model.train.config import PretrainConfig
+from model.train.distributed import World
+from model.train.evaluate import HeldOut
+from model.train.precision import Precision, resolve
+from model.train.scoring import Scoring
+from pipeline import keys, storage
+from pipeline.errors import DataError, UsageError
+from pipeline.schema import HELDOUT, TRAIN, DatasetInfo
+from pipeline.stage import Build
+
+_WEIGHTS = 2  # random stream, beside the sampler's
+TOKENIZER = "tokenizer"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Everything that stays the same while training."""
+
+    world: World
+    info: DatasetInfo
+    train: Shards
+    heldout: HeldOut
+    sampler: Sampler
+    plan: sizing.Plan
+    zero: int
+    precision: Precision
+    model: ModelConfig
+    scoring: Scoring
+    resumed: state.Resumed | None
+    tokenizer: str
+    fixed_predictions: int | None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.scoring.parameters())
+
+    @property
+    def expected_first_loss(self) -> float:
+        """What guessing at random costs: ln V, and ln 2 for the pair task. Untrained weights must come near it."""
+        return math.log(self.model.vocab_size) + (0.0 if self.info.pair_task is None else math.log(2))
+
+
+def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
+    """Open the dataset, build the model or read it back, and choose how to cut the batch. Every rank calls it.
+
+    Raises:
+        DataError: the dataset or every checkpoint is damaged, or there is nothing to train on.
+        UsageError: the model cannot read the dataset, or the machine cannot run it like this.
+    """
+    if not storage.is_local(build.path):
+        raise UsageError(f"{build.path} is not on a local disk, where checkpoints must be renamed; train on one and copy")
+    dataset = build.inputs["dataset"]
+    world.first_decides(lambda: verify(dataset))
+    train = Shards(dataset, TRAIN)
+    if not len(train) or train.info is None:
+        raise DataError(f"{dataset} has no training rows ({TRAIN}-*.arrow); make a dataset from more text")
+    info = train.info
+    heldout = Shards(dataset, HELDOUT, info)
+    tokenizer = storage.join(dataset, TOKENIZER)
+    if not storage.is_dir(tokenizer):
+        raise DataError(f"{tokenizer} is missing, so no checkpoint could be used; make the dataset again")
+    model = for_dataset(config.model, info)
+    plan = sizing.plan(config.global_batch, build.execution.micro_batch, model, info.length, world)
+    precision = resolve(config.precision, world.device)
+    compiled = build.execution.compile
+    fixed = train.most_predictions() if compiled else None
+    notes: list[str] = []
+    resumed = _resumed(build, world, notes)
+    torch.manual_seed(int(keys.derive(config.seed, _WEIGHTS)))
+    network = families.build(model)
+    if resumed is not None:
+        network.load_state_dict(resumed.weights)
+    setup = Setup(
+        world=world,
+        info=info,
+        train=train,
+        heldout=HeldOut(
+            shards=heldout,
+            rows=min(config.heldout_rows, len(heldout)),
+            batch=plan.micro_batch,
+            pad=info.special.pad,
+            longest=info.length,
+        ),
+        sampler=Sampler(rows=len(train), copies=info.copies, seed=config.seed),
+        plan=plan,
+        zero=build.execution.zero if world.size > 1 else 0,  # there is nothing to share out among one
+        precision=precision,
+        model=model,
+        scoring=Scoring(network, names_for(info.pair_task), precision, compiled),
+        resumed=resumed,
+        tokenizer=tokenizer,
+        fixed_predictions=fixed,
+        notes=notes,
+    )
+    if world.first:
+        sizing.check_disk(build.path, setup.parameters, build.execution.keep_checkpoints)
+    return setup
+
+
+def _resumed(build: Build, world: World, notes: list[str]) -> state.Resumed | None:
+    """The newest usable checkpoint, which the first rank chooses; None where none was ever finished."""
+
+    def choose() -> int:
+        directory = state.newest(build.path, build.fingerprint, notes)
+        return -1 if directory is None else int(directory.rsplit("-", 1)[1])
+
+    step = world.first_decides(choose)
+    if step < 0:
+        return None
+    return state.read(storage.join(build.path, checkpoint.STEPS, checkpoint.step_name(step)))

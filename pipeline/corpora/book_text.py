@@ -1,0 +1,277 @@
+"""The layout of a book in plain text: what belongs to it, where its paragraphs and its chapters begin.
+
+Three layouts are common, and told apart by the lengths of lines: hard-wrapped lines with blank lines between
+paragraphs (Project Gutenberg), hard-wrapped lines without blank lines, and one line a paragraph.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pipeline.corpora.reader import Tally
+
+# Project Gutenberg's frame, in the wordings of fifty years.
+_START = re.compile(r"^.{0,4}\*{2,3} ?START OF (?:THE|THIS) PROJECT GUTENBERG E-?(?:BOOK|TEXT).*?$(?:\n.*\*{3} *$)?", re.MULTILINE | re.IGNORECASE)
+_SMALL_PRINT_END = re.compile(r"^\*END\*? ?THE SMALL PRINT.*$|^\*{3} ?END OF THE SMALL PRINT.*$", re.MULTILINE | re.IGNORECASE)
+_END = re.compile(
+    r"^.{0,4}\*{2,3} ?END OF (?:THE|THIS) PROJECT GUTENBERG E-?(?:BOOK|TEXT).*|^ *(?:The )?End of (?:the |this )?Project Gutenberg(?:'s|’s)?\b.*|"
+    r"^ *\*{3} ?START: FULL LICENSE ?\*{3}.*",
+    re.MULTILINE | re.IGNORECASE,
+)
+_TITLE = re.compile(r"^Title: *(.+)$", re.MULTILINE)
+
+_CREDIT = re.compile(
+    r"(?:this )?(?:e-?(?:text|book)|html|updated|digital|electronic)\b.{0,40}\b(?:prepared|produced|created|transcribed|editions?|version)\b|"
+    r"(?:produced|prepared|transcribed|scanned|proofread|digitized) (?:by|from)\b|credits: |project gutenberg",
+    re.IGNORECASE,
+)
+_NOTE = re.compile(r"[\[(*_+| ]*transcriber(?:['’]?s['’]?)?(?: |-)?(?:note|comment|remark|endnote)", re.IGNORECASE)
+_CONTENTS = re.compile(r"_?(?:table of )?contents(?: of .*)?[.:_]?|(?:list of )?(?:illustrations|plates|maps|figures)[.:]?|index[.:]?", re.IGNORECASE)
+_THE_END = re.compile(r"[\W_]*(?:the end|finis|fin|end of (?:the )?(?:book|volume|part).{0,20})[\W_]*", re.IGNORECASE)
+
+_ROMAN = r"(?=[ivxlcm])m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
+_ORDINAL = (
+    r"(?:first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|thirteenth|fourteenth|fifteenth|sixteenth|"
+    r"seventeenth|eighteenth|nineteenth|twentieth|last)"
+)
+_UNIT = r"(?:one|two|three|four|five|six|seven|eight|nine)"
+_CARDINAL = (
+    rf"(?:(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)(?:[- ]{_UNIT})?|{_UNIT}|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|"
+    r"seventeen|eighteen|nineteen)"
+)
+_PART = r"(?:chapter|book|letter|part|volume|vol|canto|act|scene|section|stave|chap|phase|epoch|period|narrative|lecture|sermon|essay)"
+_HEADING = re.compile(
+    rf"_?(?:{_PART}\.? +(?:the +)?(?:{_ROMAN}|\d{{1,3}}|{_CARDINAL}|{_ORDINAL})\b(?:[.:,\]_ )—–-]*$|[.:,]?[ —–-]+.{{1,70}}$|\.?:.{{1,70}}$)|"
+    rf"(?:the )?{_ORDINAL} {_PART}[.:_]*$|"
+    r"(?:author['’]s |editor['’]s |translator['’]s )?(?:preface|foreword|prologue|epilogue|introduction|introductory|afterword|appendix|conclusion|"
+    r"advertisement|dedication|postscript)(?: to .{1,50})?[.:_]*$)",
+    re.IGNORECASE,
+)
+_NUMBER_ONLY = re.compile(rf"(?:{_ROMAN})\.?|\d{{1,2}}\.", re.IGNORECASE)
+_NUMBER_TITLE = re.compile(rf"(?:(?:{_ROMAN})|\d{{1,2}})[.:]? *[—–-]* *(.{{2,60}})", re.IGNORECASE)
+
+_APPARATUS = re.compile(r"\[(?:Illustration|Pg|Page|Image|Sidenote|Blank Page|Decoration|Music|Greek)\b[^\]]*\]|\{\d+\}|\[\d{1,3}\]|\[[*†‡]\]", re.IGNORECASE)
+_FOOTNOTE = re.compile(r"\[(?:Footnote|Note)\b|\[\d{1,3}\] ", re.IGNORECASE)
+_EMPHASIS = re.compile(r"(?<!\w)_([^_\n]+(?:\n[^_\n]+)?)_(?!\w)|(?<!\w)=([^=\n]{1,80})=(?!\w)")
+_PROSE_END = re.compile(r"[.!?:;,—-][\"'”’)\]_]*$")
+_CLOSED = re.compile(r"[.!?][\"'”’)\]_]*$")
+
+_LONG_LINES = 120  # characters; where a tenth of the lines is longer, each is a paragraph
+_EDGE = 12  # blocks at either end of the book that may be credits or notes
+
+
+@dataclass(slots=True)
+class Book:
+    """A book: its title, and its sections as (heading, paragraphs), headings and paragraphs each on one line."""
+
+    title: str = ""
+    sections: list[tuple[str, list[str]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Lines between blank ones."""
+
+    lines: tuple[str, ...]
+    gap: int  # blank lines before it
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.lines).split())
+
+    @property
+    def is_prose(self) -> bool:
+        """Long enough and closed like a sentence: no title page, no contents."""
+        text = self.text
+        return len(text) >= 200 and bool(_CLOSED.search(text)) and len(text) / len(self.lines) > 40
+
+
+def read(text: str, tally: Tally) -> Book:
+    """The book in `text`, without its frame. What is left out is counted as `dropped_lines`."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n\n").replace("\xa0", " ")
+    book = Book()
+    title = _TITLE.search(text[:5000])
+    text = _strip_frame(text, tally)
+    text = _APPARATUS.sub("", text)
+    blocks = _blocks(text)
+    if not title and blocks and len(blocks[0].text) <= 80:
+        book.title = blocks[0].text.rstrip(" ;:.")
+    elif title:
+        book.title = title[1].strip()
+    blocks = _strip_edges(blocks, tally)
+    book.sections = _sections(blocks, tally)
+    return book
+
+
+def _strip_frame(text: str, tally: Tally) -> str:
+    """Project Gutenberg's header and licence taken off."""
+    start = _START.search(text) or _SMALL_PRINT_END.search(text)
+    end = _END.search(text, start.end() if start else len(text) // 2)
+    begin, stop = start.end() if start else 0, end.start() if end else len(text)
+    tally.drop_lines("licence", text[:begin].count("\n") + text[stop:].count("\n"))
+    return text[begin:stop]
+
+
+def _blocks(text: str) -> list[_Block]:
+    """The text in blocks of lines: paragraphs, headings, stanzas, in the layout that it has."""
+    lines = [line.rstrip() for line in text.split("\n")]
+    lengths = sorted(len(line) for line in lines if line)
+    if not lengths:
+        return []
+    if lengths[len(lengths) * 9 // 10] > _LONG_LINES:
+        return list(_line_blocks(lines))
+    blocks = list(_blank_line_blocks(lines))
+    if len(blocks) * 25 < len(lengths):  # hardly a blank line
+        width = lengths[len(lengths) * 99 // 100]
+        blocks = [part for block in blocks for part in _unwrapped(block, width)]
+    return blocks
+
+
+def _line_blocks(lines: list[str]) -> Iterator[_Block]:
+    gap = 0
+    for line in lines:
+        if line.strip():
+            yield _Block((line,), gap)
+            gap = 0
+        else:
+            gap += 1
+
+
+def _blank_line_blocks(lines: list[str]) -> Iterator[_Block]:
+    open_lines: list[str] = []
+    gap = before = 0
+    for line in [*lines, ""]:
+        if line.strip():
+            if not open_lines:
+                before, gap = gap, 0
+            open_lines.append(line)
+            continue
+        if open_lines:
+            yield _Block(tuple(open_lines), before)
+            open_lines = []
+        gap += 1
+
+
+def _unwrapped(block: _Block, width: int) -> Iterator[_Block]:
+    """Paragraphs that follow each other without a blank line: one ends where the next word would still have fitted."""
+    open_lines: list[str] = []
+    gap = block.gap
+    for line in block.lines:
+        previous = open_lines[-1] if open_lines else ""
+        ended = bool(previous) and _CLOSED.search(previous) and len(previous) + 1 + len(line.split()[0]) < width - 1
+        if open_lines and (ended or _is_heading(line.strip()) or _is_heading(previous.strip())):
+            yield _Block(tuple(open_lines), gap)
+            open_lines, gap = [], 0
+        open_lines.append(line)
+    if open_lines:
+        yield _Block(tuple(open_lines), gap)
+
+
+def _strip_edges(blocks: list[_Block], tally: Tally) -> list[_Block]:
+    """Without credits, transcriber's notes and `THE END` at either end, and without lists of contents."""
+    kept: list[_Block] = []
+    noted = False  # inside a transcriber's note that has a title of its own
+    for position, block in enumerate(blocks):
+        text = block.text
+        head, tail = position < _EDGE, position >= len(blocks) - _EDGE
+        if noted and not (head and (block.gap >= 2 or _is_heading(text))):
+            tally.drop_lines("transcriber_note", len(block.lines))
+            continue
+        noted = False
+        if (head or tail or position * 20 >= len(blocks) * 19) and _NOTE.match(text):
+            noted = len(text) < 60 and "]" not in text
+            tally.drop_lines("transcriber_note", len(block.lines))
+        elif (head and _CREDIT.match(text)) or ((head or tail) and _THE_END.fullmatch(text)):
+            tally.drop_lines("credit", len(block.lines))
+        elif not re.search(r"[^\W_]", text):
+            tally.drop_lines("ornament", len(block.lines))
+        else:
+            kept.append(block)
+    return _without_contents(kept, tally)
+
+
+def _without_contents(blocks: list[_Block], tally: Tally) -> list[_Block]:
+    """Drop each list of contents: from its title to the first prose, or to the first heading that was in the list."""
+    kept: list[_Block] = []
+    listed: list[str] | None = None
+    for position, block in enumerate(blocks):
+        first = _key(block.lines[0])
+        if listed is None and position * 2 < len(blocks) + 40 and (_CONTENTS.fullmatch(block.text) or _CONTENTS.fullmatch(block.lines[0].strip())):
+            listed = [_key(line) for line in block.lines[1:]]
+            tally.drop_lines("contents", len(block.lines))
+        elif listed is not None and (block.is_prose or _in_list(first, listed)):
+            listed = None
+            kept.append(block)
+        elif listed is not None:
+            listed += [_key(line) for line in block.lines]
+            tally.drop_lines("contents", len(block.lines))
+        else:
+            kept.append(block)
+    return kept
+
+
+def _in_list(heading: str, listed: list[str]) -> bool:
+    """Whether a heading stands in the list already, whole, or as the beginning of an entry."""
+    return len(heading) >= 4 and any(entry == heading or entry.startswith(heading + " ") for entry in listed)
+
+
+def _key(line: str) -> str:
+    """A heading for comparison: words in lower case, without the page number at the end."""
+    return re.sub(r"[\W_]+", " ", re.sub(r"[ .]+\d+\s*$", "", line.lower())).strip()
+
+
+def _is_heading(text: str) -> bool:
+    return len(text) <= 100 and bool(_HEADING.match(text))
+
+
+def _sections(blocks: list[_Block], tally: Tally) -> list[tuple[str, list[str]]]:
+    """Cut at headings; headings themselves are no text."""
+    spaced = sum(block.gap >= 2 for block in blocks) >= 3
+    sections: list[tuple[str, list[str]]] = [("", [])]
+    fresh = False  # right after a heading, where its subtitle may stand
+    for position, block in enumerate(blocks):
+        text = block.text
+        follows = blocks[position + 1].gap if position + 1 < len(blocks) else 1
+        if _opens_section(block, text, spaced, follows):
+            tally.drop_lines("heading", len(block.lines))
+            if fresh and not sections[-1][1]:
+                sections[-1] = (f"{sections[-1][0]} {text}".strip(), [])
+            else:
+                sections.append((text, []))
+            fresh = True
+        elif fresh and len(block.lines) <= 2 and len(text) <= 90 and (not _PROSE_END.search(text) or text.isupper()):
+            tally.drop_lines("heading", len(block.lines))
+        elif _FOOTNOTE.match(text):
+            tally.drop_lines("footnote", len(block.lines))
+            fresh = False
+        else:
+            sections[-1][1].append(_EMPHASIS.sub(lambda match: match[1] or match[2], text))
+            fresh = False
+    return _without_front_matter(sections, tally)
+
+
+def _opens_section(block: _Block, text: str, spaced: bool, follows: int) -> bool:
+    if len(block.lines) > 3 or len(text) > 120:
+        return False
+    if _is_heading(text) or (len(block.lines) > 1 and _is_heading(block.lines[0].strip()) and not _CLOSED.search(text)):
+        return True
+    if len(block.lines) > 2:
+        return False
+    if _NUMBER_ONLY.fullmatch(text):
+        return text[0].isupper() or text[0].isdigit()
+    numbered = _NUMBER_TITLE.fullmatch(text)
+    if numbered and numbered[1].isupper():
+        return True
+    return spaced and block.gap >= 2 and text.isupper() and len(text) >= 4 and follows >= 1 and not text.startswith(('"', "“"))
+
+
+def _without_front_matter(sections: list[tuple[str, list[str]]], tally: Tally) -> list[tuple[str, list[str]]]:
+    """What stands before the first heading is a title page, unless there is prose in it."""
+    front, rest = sections[0][1], sections[1:]
+    if not any(paragraphs for _, paragraphs in rest):
+        return [section for section in sections if section[1]]
+    prose = [paragraph for paragraph in front if len(paragraph) >= 200 and _CLOSED.search(paragraph)]
+    tally.drop_lines("front_matter", len(front) - len(prose))
+    return [("", prose), *rest] if prose else rest

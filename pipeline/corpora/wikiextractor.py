@@ -1,0 +1,137 @@
+"""Source `wikiextractor`: articles already extracted by WikiExtractor, as `<doc id= url= title=>` files or JSON lines.
+
+The first line of a document repeats its title and goes. The old format (the one most corpora lie around in) writes
+section headings as a line of a few words with a full stop (`Early life.`): they go too, as they do from a dump.
+What the program leaves of templates it dropped, such as `( ; born 1935)` and `formula_12`, is mended here.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+
+from pipeline.corpora.reader import DAMAGE, MAXIMUM_DOCUMENT_BYTES, FileReader, Settings, Split, Tally, open_unpacked
+from pipeline.text.clean import reads_as_prose, tidy
+from pipeline.text.document import HOLE, Document
+
+_ATTRIBUTE = re.compile(r'(\w+)="(.*?)"(?=\s+\w+="|\s*>)')
+_FORMULA = re.compile(r"\b(?:formula|codice|math)_\d+\b")
+_TAG = re.compile(r"</?(?:[a-zA-Z]+)(?:\s[^<>]*)?/?>")
+_HEADING = re.compile(r"#+ .*|(?:[^\W\d_]|\d|[\"'“‘(])(?:(?![.!?] )[^\n]){0,58}\.")
+_DISAMBIGUATION = re.compile(r"\b(?:may|can) (?:also |either )?(?:refer to|mean)(?: any of)?(?: the following)?:\s*$", re.MULTILINE)
+_VERB = re.compile(
+    r"^(?:he|she|it|they|we|this|there)\b|"
+    r"\b(?:is|are|was|were|has|have|had|be|been|can|could|will|would|may|might|must|should|did|does|do|became|died|born|lives?)\b",
+    re.IGNORECASE,
+)
+_MOST_HEADING_WORDS = 8
+
+
+class WikiextractorReader(FileReader):
+    """Documents `wikiextractor/<relative file name>/<doc id>`."""
+
+    kind = "wikiextractor"
+    patterns = ("wiki_*", "*.json", "*.jsonl", "*.json.bz2", "*.jsonl.bz2", "*.json.gz", "*.jsonl.gz")
+
+    def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
+        """The documents of one file; one that is not UTF-8 is quarantined, a file that breaks off is damaged."""
+        for offset, raw, title, name in self._raw(split, tally):
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                where = offset + error.start
+                tally.quarantine("bad_utf8", f"document {name!r} is not UTF-8 at byte {where:,}", offset=where)
+                continue
+            tally.read(len(raw))
+            if len(raw) >= MAXIMUM_DOCUMENT_BYTES:
+                tally.drop("too_long")
+                continue
+            if _DISAMBIGUATION.search(text[:400]) or title.endswith("(disambiguation)"):
+                tally.drop("disambiguation")
+                continue
+            paragraphs = tuple(_paragraphs(text, title, tally))
+            yield Document(id=f"{self.kind}/{split.name}/{name}", source=self.kind, title=title, paragraphs=paragraphs)
+
+    def _raw(self, split: Split, tally: Tally) -> Iterator[tuple[int, bytes, str, str]]:
+        """(byte offset, text, title, id) of each document."""
+        attributes: dict[str, str] | None = None
+        lines: list[bytes] = []
+        start = offset = size = 0
+        found = False
+        with open_unpacked(split.path) as stream:
+            while True:
+                try:
+                    line = stream.readline(MAXIMUM_DOCUMENT_BYTES)
+                except DAMAGE as error:
+                    tally.damaged("damaged", f"the file breaks off at byte {offset:,} of its text ({error})", offset=offset)
+                    return
+                if not line:
+                    break
+                offset += len(line)
+                if attributes is None:
+                    if line.startswith(b"<doc "):
+                        attributes = _attributes(line)
+                        lines, size, start, found = [], 0, offset, True
+                    elif line.startswith(b"{"):
+                        found = True
+                        yield from _json(line, offset - len(line), tally)
+                    elif line.strip() and not found:
+                        break
+                elif line.startswith(b"</doc>"):
+                    yield start, b"".join(lines), attributes.get("title", ""), attributes.get("id", "")
+                    attributes = None
+                elif size < MAXIMUM_DOCUMENT_BYTES:
+                    lines.append(line)
+                    size += len(line)
+        if attributes is not None:
+            sentence = f"the file ends inside document {attributes.get('id', '')!r} ({attributes.get('title', '')})"
+            tally.damaged("truncated", sentence, offset=start)
+        elif not found:
+            tally.quarantine("no_documents", "the file holds neither <doc …> elements nor JSON lines")
+
+
+def _attributes(line: bytes) -> dict[str, str]:
+    found = _ATTRIBUTE.findall(line.decode("utf-8", "replace"))
+    return {name: html.unescape(value) for name, value in found}
+
+
+def _json(line: bytes, offset: int, tally: Tally) -> Iterator[tuple[int, bytes, str, str]]:
+    try:
+        content = json.loads(line)
+        text, title, name = content["text"], str(content.get("title", "")), str(content["id"])
+        raw = text.encode("utf-8", "surrogatepass")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        tally.quarantine("bad_json", f"the line at byte {offset:,} is no JSON object with id and text ({error})", offset=offset)
+        return
+    yield offset, raw, title, name
+
+
+def _paragraphs(text: str, title: str, tally: Tally) -> Iterator[str]:
+    first = True
+    for line in text.split("\n"):
+        line = html.unescape(line).strip()
+        if not line:
+            continue
+        was_first, first = first, False
+        if was_first and line.rstrip(".") == title.strip().rstrip("."):
+            continue
+        if is_heading(line):
+            tally.drop_lines("heading")
+            continue
+        line = tidy(_TAG.sub("", _FORMULA.sub(HOLE, line)))
+        if reads_as_prose(line) or (len(line) > 80 and line.endswith(":")):
+            yield line
+        elif line:
+            tally.drop_lines("fragment")
+
+
+def is_heading(line: str) -> bool:
+    """Whether a line of the old format is a section's heading: a few words, one full stop, and no verb to be a sentence by."""
+    if not _HEADING.fullmatch(line):
+        return False
+    return line.startswith("#") or (len(line.split()) <= _MOST_HEADING_WORDS and not _VERB.search(line))
+
+
+reader = WikiextractorReader()

@@ -1,0 +1,73 @@
+"""kill -9 of the whole tree in every stage; the next run goes on, and the data are the same bytes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline import artifact
+from tests.flows.test_cli import cloze
+
+STAGES = ["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
+SMALL = ["--set=pretrain.steps=30", "--set=finetune.baselines=false", "--set=dataset.copies=2"]
+
+
+def start(place: Path) -> subprocess.Popen[bytes]:
+    command = [str(Path(sys.executable).parent / "cloze"), "run", "sample", "--no-prefect", *SMALL]
+    return subprocess.Popen(command, cwd=place, env=environment(place), stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def environment(place: Path) -> dict[str, str]:
+    return {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db"}
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    children = psutil.Process(process.pid).children(recursive=True)
+    for victim in (process, *children):
+        try:
+            os.kill(victim.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait()
+
+
+def building(place: Path, stage: str) -> bool:
+    return any((place / "runs" / "sample").glob(f"{stage}-*/_building.json"))
+
+
+def content(place: Path) -> dict[str, str]:
+    run = place / "runs" / "sample"
+    return {stage: artifact.read_manifest(str(run / stage)).content_sha256 for stage in ("corpus", "vocab", "dataset")}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_in_every_stage(tmp_path: Path) -> None:
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    straight.mkdir()
+    killed.mkdir()
+    assert cloze("run", "sample", "--no-prefect", *SMALL, cwd=straight, timeout=400).returncode == 0
+    hit = []
+    for number, stage in enumerate(STAGES):
+        process = start(killed)
+        while process.poll() is None and not building(killed, stage):
+            time.sleep(0.02)
+        if process.poll() is None:
+            time.sleep(0.4 * (number % 4))  # somewhere inside
+            if building(killed, stage):
+                hit.append(stage)
+            kill_tree(process)
+    assert set(hit) >= {"corpus", "vocab", "dataset", "pretrain", "finetune"}, "the stages ended before they could be killed"
+    done = cloze("run", "sample", "--no-prefect", *SMALL, "--json", cwd=killed, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert [stage["stage"] for stage in done.json["stages"]] == STAGES
+    assert content(killed) == content(straight)
+    for stage in done.json["stages"]:
+        assert artifact.verify(str(killed / stage["artifact"])).ok

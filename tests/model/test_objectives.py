@@ -1,0 +1,111 @@
+"""Sums and counts: however a batch is split, losses, accuracies and gradients are those of the whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from model.objectives import OBJECTIVES, names_for, objectives, total_loss
+from pipeline.errors import UsageError
+from tests.tiny_models import tiny_batch, tiny_model
+
+MLM, NSP = objectives(("mlm", "nsp"))
+
+
+def rows_of(batch: dict[str, Tensor], start: int, stop: int) -> dict[str, Tensor]:
+    """The rows [start, stop) of a batch as a batch of their own, as a collator would make it."""
+    length = batch["input_ids"].shape[1]
+    inside = (batch["masked_positions"] >= start * length) & (batch["masked_positions"] < stop * length)
+    part = {name: batch[name][start:stop] for name in ("input_ids", "attention_mask", "token_type_ids", "pair_labels")}
+    part["masked_positions"] = batch["masked_positions"][inside] - start * length
+    part["masked_labels"] = batch["masked_labels"][inside]
+    return part
+
+
+def test_values_are_those_of_the_formula() -> None:
+    batch = tiny_batch()
+    outputs = tiny_model()(batch)
+    masked, pair = MLM(outputs, batch), NSP(outputs, batch)
+    assert (masked.name, pair.name) == ("mlm", "nsp")
+    logs = outputs["mlm_logits"].log_softmax(-1)
+    torch.testing.assert_close(masked.total, -logs[torch.arange(len(logs)), batch["masked_labels"]].sum())
+    assert int(masked.count) == len(batch["masked_labels"])
+    assert int(pair.count) == len(batch["pair_labels"]) - 1  # one row has no pair
+    torch.testing.assert_close(pair.total, functional.cross_entropy(outputs["pair_logits"][:-1], batch["pair_labels"][:-1], reduction="sum"))
+    assert int(pair.correct) == int((outputs["pair_logits"][:-1].argmax(-1) == batch["pair_labels"][:-1]).sum())
+    torch.testing.assert_close(total_loss([masked, pair]), masked.total / masked.count + pair.total / pair.count)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(2, 7), st.integers(0, 50), st.data())
+def test_split_micro_batches_give_the_loss_and_gradient_of_the_whole(rows: int, seed: int, data: st.DataObject) -> None:
+    batch = tiny_batch(rows=rows, seed=seed)
+    cuts = sorted({0, rows, *data.draw(st.lists(st.integers(1, rows - 1), max_size=3))})
+    parts = [rows_of(batch, start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)]
+
+    whole_model, split_model = tiny_model(), tiny_model()
+    outputs = whole_model(batch)
+    whole = [MLM(outputs, batch), NSP(outputs, batch)]
+    whole_loss = total_loss(whole)
+    whole_loss.backward()
+
+    counts = {item.name: item.count for item in whole}
+    losses, correct = torch.zeros(()), 0
+    for part in parts:
+        outputs = split_model(part)
+        sums = [MLM(outputs, part), NSP(outputs, part)]
+        loss = total_loss(sums, counts)
+        loss.backward()
+        losses += loss.detach()
+        correct += int(sum(int(item.correct) for item in sums))
+    torch.testing.assert_close(losses, whole_loss.detach())
+    assert correct == sum(int(item.correct) for item in whole)
+    for (name, first), second in zip(whole_model.named_parameters(), split_model.parameters(), strict=True):
+        torch.testing.assert_close(first.grad, second.grad, atol=1e-6, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("labels", [[], [-100, -100]])
+def test_nothing_to_predict_is_a_loss_of_zero_with_a_gradient(labels: list[int]) -> None:
+    logits = torch.randn(len(labels), 7, requires_grad=True)
+    item = MLM({"mlm_logits": logits}, {"masked_labels": torch.tensor(labels, dtype=torch.int64)})
+    assert (float(item.total), int(item.count), int(item.correct)) == (0.0, 0, 0)
+    loss = total_loss([item])
+    loss.backward()
+    assert float(loss) == 0.0
+    assert logits.grad is not None
+    assert not logits.grad.any()
+
+
+def test_filler_labels_take_no_part() -> None:
+    logits, labels = torch.randn(5, 7), torch.tensor([1, -100, 2, -100, 3])
+    with_filler = MLM({"mlm_logits": logits}, {"masked_labels": labels})
+    without = MLM({"mlm_logits": logits[labels >= 0]}, {"masked_labels": labels[labels >= 0]})
+    torch.testing.assert_close(with_filler.total, without.total)
+    assert int(with_filler.count) == int(without.count) == 3
+    assert int(with_filler.correct) == int(without.correct)
+
+
+def test_losses_are_fp32_under_autocast() -> None:
+    batch, model = tiny_batch(), tiny_model()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(batch)
+        sums = [MLM(outputs, batch), NSP(outputs, batch)]
+        loss = total_loss(sums)
+    assert outputs["mlm_logits"].dtype == torch.bfloat16
+    assert {item.total.dtype for item in sums} == {torch.float32} == {loss.dtype}
+    expected = functional.cross_entropy(outputs["mlm_logits"].double(), batch["masked_labels"], reduction="sum")
+    torch.testing.assert_close(sums[0].total.double(), expected, atol=1e-4, rtol=1e-6)
+
+
+def test_the_table() -> None:
+    assert len(objectives(OBJECTIVES)) == len(OBJECTIVES)
+    assert names_for(None) == ("mlm",)
+    assert names_for("nsp") == ("mlm", "nsp")
+    with pytest.raises(UsageError, match="did you mean 'nsp'"):
+        objectives(("nps",))
+    with pytest.raises(UsageError, match="no objective"):
+        total_loss([])

@@ -1,0 +1,106 @@
+"""Run pretraining in real processes: one of them after another in the same ranks, or as the worker that `cloze` starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from model.train.config import PretrainConfig
+from pipeline.job import Job
+from pipeline.stage import Build, Execution
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+TINY = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+}
+STILL = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+
+
+def config(**values: Any) -> PretrainConfig:
+    """A config for a run of seconds, in fp32."""
+    model = {**TINY, **values.pop("model", {})}
+    base = {"steps": 6, "global_batch": 8, "learning_rate": 3e-3, "precision": "fp32", "heldout_rows": 8, "model": model}
+    return PretrainConfig.model_validate({**base, **values})
+
+
+def job(config: PretrainConfig, dataset: str, out: Path, fingerprint: str = "f" * 64, **execution: Any) -> Job:
+    return Job(
+        stage="pretrain",
+        config=config.model_dump(mode="json"),
+        path=str(out),
+        inputs={"dataset": dataset},
+        execution=Execution(**execution).model_dump(mode="json"),
+        fingerprint=fingerprint,
+    )
+
+
+def environments(world: int) -> list[dict[str, str]]:
+    if world == 1:
+        return [dict(os.environ)]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    common = {**os.environ, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+
+
+def start(command: Sequence[str], world: int, log: Path, **extra: str) -> list[subprocess.Popen[bytes]]:
+    """The ranks of a command, with their output in `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return [
+            subprocess.Popen([sys.executable, *command], cwd=REPOSITORY, env={**env, **extra}, stdout=output, stderr=output)
+            for env in environments(world)
+        ]
+
+
+def worker(job: Job, world: int = 1, **extra: str) -> tuple[list[subprocess.Popen[bytes]], Path]:
+    """Start the job as `cloze` does; returns the processes and their log."""
+    directory = Path(job.path).with_name(Path(job.path).name + ".job")
+    directory.mkdir(parents=True, exist_ok=True)
+    job.write(str(directory / "job.json"))
+    return start(["-m", "model.worker", str(directory / "job.json")], world, directory / "log", **extra), directory / "log"
+
+
+def run_all(jobs: Sequence[Job], world: int) -> None:
+    """Run the jobs one after another in the same `world` processes, which start only once."""
+    with tempfile.TemporaryDirectory() as directory:
+        file, log = Path(directory) / "jobs.json", Path(directory) / "log"
+        file.write_text(json.dumps([_as_json(item) for item in jobs]))
+        processes = start(["-m", "tests.model.train.ranks", str(file)], world, log)
+        codes = [process.wait(timeout=180) for process in processes]
+        assert not any(codes), log.read_text()[-4000:]
+
+
+def _as_json(job: Job) -> Mapping[str, Any]:
+    return {name: getattr(job, name) for name in Job.__dataclass_fields__}
+
+
+def _main() -> None:
+    from model.train.stage import run
+
+    for values in json.loads(Path(sys.argv[1]).read_text()):
+        item = Job(**values)
+        build = Build(
+            path=item.path,
+            inputs=item.inputs,
+            execution=Execution.model_validate(item.execution),
+            fingerprint=item.fingerprint,
+        )
+        Path(item.path).mkdir(parents=True, exist_ok=True)
+        run(PretrainConfig.model_validate(item.config), build)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,129 @@
+"""Models, batches, tokenizers and checkpoints small enough to make anew in every test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model import checkpoint
+from model.config import ModelConfig
+from model.families import build
+from model.families.bert import PretrainingModel
+from pipeline import tokenizer
+from pipeline.schema import DatasetInfo
+
+WORDS = "the a cat dog sat on mat ran in park house tree ##s ##ing ##ed walk talk london paris city of capital france is .".split()
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"bcdefghijklmnopqrstuvwxyz"]
+
+
+def tiny_config(**changes: Any) -> ModelConfig:
+    """Two layers of 16 with 4 heads, without dropout, for the vocabulary `PIECES`."""
+    values: dict[str, Any] = {
+        "vocab_size": len(PIECES),
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 24,
+        "max_position_embeddings": 32,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "initializer_range": 0.3,  # large, so that logits differ
+    }
+    return ModelConfig(**{**values, **changes})
+
+
+def tiny_model(seed: int = 0, **changes: Any) -> PretrainingModel:
+    """Random weights in every parameter: biases and norms too, or a test could not tell whether they are used."""
+    torch.manual_seed(seed)
+    model = build(tiny_config(**changes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def tiny_batch(rows: int = 4, length: int = 12, seed: int = 0, vocab_size: int = len(PIECES)) -> dict[str, Tensor]:
+    """Rows of several lengths with two segments, some masked positions, and pair labels of which one is missing."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(4, length + 1, (rows,), generator=generator)
+    lengths[0] = length
+    real = torch.arange(length) < lengths[:, None]
+    ids = torch.randint(5, vocab_size, (rows, length), generator=generator).where(real, torch.tensor(0))
+    masked = (torch.rand(rows, length, generator=generator) < 0.3) & real
+    masked[:, 1] = True
+    pairs = torch.randint(0, 2, (rows,), generator=generator)
+    if rows > 1:
+        pairs[-1] = -100
+    return {
+        "input_ids": ids,
+        "attention_mask": real,
+        "token_type_ids": ((torch.arange(length) >= lengths[:, None] // 2) & real).long(),
+        "masked_positions": masked.flatten().nonzero().squeeze(1),
+        "masked_labels": torch.randint(5, vocab_size, (int(masked.sum()),), generator=generator),
+        "pair_labels": pairs,
+    }
+
+
+def write_tokenizer(directory: Path) -> str:
+    """A lowercasing WordPiece tokenizer of `PIECES`, saved as a dataset saves it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    vocabulary = directory / "source-vocab.txt"
+    vocabulary.write_text("".join(f"{piece}\n" for piece in PIECES), encoding="utf-8")
+    tokenizer.load(str(vocabulary)).save(str(directory / "tokenizer"))
+    return str(directory / "tokenizer")
+
+
+def dataset_info(pieces: str, **changes: Any) -> DatasetInfo:
+    """What a BERT dataset made with the tokenizer at `pieces` says of itself."""
+    found = tokenizer.load(pieces)
+    values: dict[str, Any] = {
+        "recipe": "bert",
+        "length": 16,
+        "copies": 2,
+        "vocab_size": found.vocab_size,
+        "special": found.special,
+        "pair_task": "nsp",
+        "seed": 7,
+        "tokenizer": found.fingerprint,
+    }
+    return DatasetInfo(**{**values, **changes})
+
+
+def write_checkpoint(directory: Path, scratch: Path, *, step: int = 5, seed: int = 0, **changes: Any) -> str:
+    """A complete pretraining checkpoint of random weights."""
+    pieces = write_tokenizer(scratch)
+    model = tiny_model(seed, **changes)
+    checkpoint.save_weights(
+        str(directory),
+        model=tiny_config(**changes),
+        state=model.state_dict(),
+        tokenizer=pieces,
+        heads=checkpoint.PRETRAINING_HEADS,
+        dataset=dataset_info(pieces),
+        step=step,
+    )
+    checkpoint.complete(str(directory))
+    return str(directory)
+
+
+def write_classifier(directory: Path, scratch: Path, labels: tuple[str, ...] = ("negative", "positive")) -> str:
+    """A complete fine-tuned checkpoint of random weights."""
+    pieces = write_tokenizer(scratch)
+    backbone = {name: tensor for name, tensor in tiny_model().state_dict().items() if name.startswith(("encoder.", "pooler."))}
+    head = {"classifier.weight": torch.randn(len(labels), 16), "classifier.bias": torch.randn(len(labels))}
+    checkpoint.save_weights(
+        str(directory),
+        model=tiny_config(),
+        state={**backbone, **head},
+        tokenizer=pieces,
+        heads={"classifier": {"num_labels": len(labels)}},
+        task={"name": "sst2", "labels": list(labels), "max_length": 16},
+        dataset=dataset_info(pieces),
+        step=9,
+    )
+    checkpoint.complete(str(directory))
+    return str(directory)
