@@ -141,13 +141,13 @@ def measure(steps: dict[str, Step], batches: list[Batch], rounds: int, seconds: 
     return {name: statistics.median(values) for name, values in speeds.items()}
 
 
-def run_in_processes(
-    config: PretrainConfig, dataset: str, out: Path, processes: int, steps: int, threads: int | None
-) -> float:
+def run_in_processes(config: PretrainConfig, dataset: str, out: Path, processes: int, steps: int, threads: int | None) -> float:
     """Tokens a second of a whole run, as its own figures say."""
     import json
 
-    whole = config.model_copy(update={"steps": steps, "log_every": max(1, steps // 5), "evaluate_every": steps, "heldout_rows": 8})
+    whole = config.model_copy(
+        update={"steps": steps, "log_every": max(1, steps // 5), "evaluate_every": steps, "heldout_rows": 8}
+    )
     run_all([job(whole, dataset, out, zero=1, threads=threads)], processes)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return statistics.median(line["tokens_per_second"] for line in lines[1:])
@@ -173,10 +173,14 @@ def main() -> None:
     config = PretrainConfig(model=model, global_batch=options.batch, precision=options.precision)
     join(Execution(threads=options.threads))
     precision: Any = resolve(options.precision, torch.device("cpu"))
-    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, {precision}")
+    print(
+        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, {precision}"
+    )
     print(f"{options.model}, V {options.vocab_size}, {options.batch} x {options.length}")
     with tempfile.TemporaryDirectory() as directory:
-        dataset = write_dataset(Path(directory) / "dataset", rows=512, length=options.length, vocab_size=options.vocab_size, full=True)
+        dataset = write_dataset(
+            Path(directory) / "dataset", rows=512, length=options.length, vocab_size=options.vocab_size, full=True
+        )
         print(f"{'loader':14}{loader(dataset, options.batch, options.length):12,.0f} tokens/s")
         shards, sampler = Shards(dataset), Sampler(512, 2, 1)
         batches = [
@@ -192,7 +196,9 @@ def main() -> None:
         for name, speed in speeds.items():
             print(f"{name:14}{speed:12,.0f} tokens/s   {speed / speeds['bare']:.2f} of bare")
         for processes in sorted({1, options.processes}) if options.processes else ():
-            speed = run_in_processes(config, dataset, Path(directory) / f"run{processes}", processes, options.steps, options.threads)
+            speed = run_in_processes(
+                config, dataset, Path(directory) / f"run{processes}", processes, options.steps, options.threads
+            )
             print(f"{f'{processes} processes':14}{speed:12,.0f} tokens/s   {speed / speeds['bare']:.2f} of bare (whole runs)")
 
 

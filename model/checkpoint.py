@@ -210,7 +210,9 @@ def resolve(path: str) -> str:
         manifest = artifact.read_manifest(path)
         named = manifest.summary.get("checkpoint")
         if not named:
-            raise DataError(f"{path} is a {manifest.stage} artifact without a checkpoint; name one of pretrain or finetune")
+            raise DataError(
+                f"{path} is an artifact of {manifest.stage} and has no checkpoint; name one of pretrain or finetune"
+            )
         directory = storage.join(path, str(named))
         if not is_checkpoint(directory):
             raise DataError(f"{directory} is incomplete or gone ({COMPLETE} is missing); make {path} again")

@@ -92,7 +92,8 @@ def atomic_output(path: str) -> Iterator[IO[bytes]]:
             yield remote
         return
     os.makedirs(os.path.dirname(inner) or ".", exist_ok=True)
-    temporary = f"{inner}.tmp-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    # A kill leaves the temporary file behind: `_` keeps it out of the artifact that a rerun finishes.
+    temporary = os.path.join(os.path.dirname(inner), f"_tmp-{os.path.basename(inner)}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
     try:
         with open(temporary, "wb") as handle:
             yield handle

@@ -15,7 +15,27 @@ from model.families.bert import PretrainingModel
 from pipeline import tokenizer
 from pipeline.schema import DatasetInfo
 
-WORDS = "the a cat dog sat on mat ran in park house tree ##s ##ing ##ed walk talk london paris city of capital france is .".split()
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "sat",
+    "on",
+    "mat",
+    "ran",
+    "in",
+    "park",
+    "##s",
+    "##ing",
+    "##ed",
+    "walk",
+    "paris",
+    "capital",
+    "of",
+    "is",
+    ".",
+]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"bcdefghijklmnopqrstuvwxyz"]
 
 

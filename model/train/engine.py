@@ -9,19 +9,12 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import deepspeed
-import deepspeed.ops
 import torch
-from deepspeed.utils import (
-    safe_get_full_fp32_param,
-    safe_get_full_optimizer_state,
-    safe_set_full_optimizer_state,
-    safe_set_local_optimizer_state,
-)
 from torch import Tensor, nn
 
 from model.train.config import PretrainConfig
@@ -31,6 +24,26 @@ from model.train.scoring import Scoring
 from pipeline.errors import UsageError
 
 STAGES = (0, 1, 2, 3)
+
+
+def _import_deepspeed() -> Any:
+    """DeepSpeed, without what it would bring along.
+
+    Its autotuner imports MLflow where it is installed: a second or two a rank, of a package that training must not know.
+    """
+    hide = "mlflow" not in sys.modules
+    if hide:
+        sys.modules["mlflow"] = None  # type: ignore[assignment]
+    try:
+        import deepspeed
+        import deepspeed.utils  # the package `deepspeed.ops` comes with it
+    finally:
+        if hide:
+            del sys.modules["mlflow"]
+    return deepspeed
+
+
+deepspeed = _import_deepspeed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +154,21 @@ class Engine:
         return norm
 
     def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The model's parameters by their own names, each once."""
-        yield from self.module.model.named_parameters()
+        """The trained parameters by the model's own names, each once."""
+        for name, parameter in self.module.model.named_parameters():
+            if parameter.requires_grad:
+                yield name, parameter
 
     def weights(self) -> dict[str, Tensor]:
         """All parameters and buffers, whole, in fp32 on the CPU. Every rank must call it; only the first gets them."""
         found = {}
-        parameters = dict(self._named())
-        if self.world.first:
-            found = {name: value.to("cpu", copy=True) for name, value in self.module.model.state_dict().items()}
-            found = {name: value for name, value in found.items() if name not in parameters}
-        for name, parameter in parameters.items():
-            whole = safe_get_full_fp32_param(parameter) if self.zero == 3 else parameter
-            if self.world.first:
-                found[name] = whole.detach().to("cpu", torch.float32, copy=True)
+        if self.zero < 3:
+            whole = self.module.model.state_dict() if self.world.first else {}
+            return {name: value.to("cpu", copy=True) for name, value in whole.items()}
+        for name, value in self.module.model.state_dict(keep_vars=True).items():
+            with deepspeed.zero.GatheredParameters([value] if isinstance(value, nn.Parameter) else []):
+                if self.world.first:
+                    found[name] = value.detach().to("cpu", copy=True)
         return found
 
     def optimizer_state(self) -> dict[str, Tensor]:
@@ -168,7 +182,11 @@ class Engine:
         self._link()
         for name, parameter in self._named():
             for key in self.recipe.state:
-                whole = safe_get_full_optimizer_state(parameter, key) if self.zero else self.optimizer.state[parameter][key]
+                whole = (
+                    deepspeed.utils.safe_get_full_optimizer_state(parameter, key)
+                    if self.zero
+                    else self.optimizer.state[parameter][key]
+                )
                 if self.world.first:
                     found[f"{name}/{key}"] = whole.detach().to("cpu", copy=True)
         return found
@@ -195,9 +213,9 @@ class Engine:
                 if self.zero == 0:
                     self.optimizer.state[parameter][key].copy_(value)
                 elif self.zero == 3:
-                    safe_set_local_optimizer_state(parameter, self._partition(parameter, value), key)
+                    deepspeed.utils.safe_set_local_optimizer_state(parameter, self._partition(parameter, value), key)
                 else:
-                    safe_set_full_optimizer_state(parameter, value, key)
+                    deepspeed.utils.safe_set_full_optimizer_state(parameter, value, key)
 
     def _link(self) -> None:
         """At stages 1 and 2: tell parameters where their optimizer state is.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from model.data.collate import Batch
+from model.data.collate import Batch, blank
 from model.objectives import Objective, objectives, total_loss
 from model.train.precision import Precision, autocast
 from pipeline.schema import NO_PAIR
@@ -65,3 +65,20 @@ class Scoring(nn.Module):
         summed = torch.stack([item.total.detach().double() for item in sums])
         correct = torch.stack([item.correct.double() for item in sums])
         return loss, torch.stack([summed, correct])
+
+
+def freeze_unused(scoring: Scoring, pad: int) -> list[str]:
+    """Stop training what no objective reaches (the pair head of a dataset without pairs); returns the parameters' names.
+
+    They have no gradient. Left alone they would still decay at ZeRO 1 to 3, which update flat slices of everything, and not
+    at stage 0: the result would depend on how training is spread.
+    """
+    training = scoring.training
+    loss, _ = scoring.eval()(blank(pad=pad), torch.ones(len(scoring.names)))
+    loss.backward()
+    scoring.train(training)
+    unused = [name for name, parameter in scoring.model.named_parameters() if parameter.grad is None]
+    for name, parameter in scoring.model.named_parameters():
+        parameter.grad = None
+        parameter.requires_grad_(name not in unused)
+    return unused

@@ -18,7 +18,7 @@ from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.evaluate import HeldOut
 from model.train.precision import Precision, resolve
-from model.train.scoring import Scoring
+from model.train.scoring import Scoring, freeze_unused
 from pipeline import keys, storage
 from pipeline.errors import DataError, UsageError
 from pipeline.schema import HELDOUT, TRAIN, DatasetInfo
@@ -89,6 +89,10 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     network = families.build(model)
     if resumed is not None:
         network.load_state_dict(resumed.weights)
+    scoring = Scoring(network, names_for(info.pair_task), precision, compiled)
+    unused = freeze_unused(scoring, info.special.pad)
+    if unused:
+        notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
     setup = Setup(
         world=world,
         info=info,
@@ -105,7 +109,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         zero=build.execution.zero if world.size > 1 else 0,  # there is nothing to share out among one
         precision=precision,
         model=model,
-        scoring=Scoring(network, names_for(info.pair_task), precision, compiled),
+        scoring=scoring,
         resumed=resumed,
         tokenizer=tokenizer,
         fixed_predictions=fixed,

@@ -49,16 +49,18 @@ _HEADING = re.compile(
     r"advertisement|dedication|postscript)(?: to .{1,50})?[.:_]*$)",
     re.IGNORECASE,
 )
-_NUMBER_ONLY = re.compile(rf"(?:{_ROMAN})\.?|\d{{1,2}}\.", re.IGNORECASE)
+_NUMBER_ONLY = re.compile(rf"(?:{_ROMAN})\.?|\d{{1,2}}\.?", re.IGNORECASE)
 _NUMBER_TITLE = re.compile(rf"(?:(?:{_ROMAN})|\d{{1,2}})[.:]? *[—–-]* *(.{{2,60}})", re.IGNORECASE)
 
 _APPARATUS = re.compile(r"\[(?:Illustration|Pg|Page|Image|Sidenote|Blank Page|Decoration|Music|Greek)\b[^\]]*\]|\{\d+\}|\[\d{1,3}\]|\[[*†‡]\]", re.IGNORECASE)
 _FOOTNOTE = re.compile(r"\[(?:Footnote|Note)\b|\[\d{1,3}\] ", re.IGNORECASE)
 _EMPHASIS = re.compile(r"(?<!\w)_([^_\n]+(?:\n[^_\n]+)?)_(?!\w)|(?<!\w)=([^=\n]{1,80})=(?!\w)")
+_LETTER = re.compile(r"[^\W\d_]")
 _PROSE_END = re.compile(r"[.!?:;,—-][\"'”’)\]_]*$")
 _CLOSED = re.compile(r"[.!?][\"'”’)\]_]*$")
 
 _LONG_LINES = 120  # characters; where a tenth of the lines is longer, each is a paragraph
+_LONGEST_FRONT = 40  # blocks that may be title page, dedication and the like
 _EDGE = 12  # blocks at either end of the book that may be credits or notes
 
 
@@ -176,7 +178,7 @@ def _strip_edges(blocks: list[_Block], tally: Tally) -> list[_Block]:
     for position, block in enumerate(blocks):
         text = block.text
         head, tail = position < _EDGE, position >= len(blocks) - _EDGE
-        if noted and not (head and (block.gap >= 2 or _is_heading(text))):
+        if noted and (tail or (head and block.gap < 2 and not _is_heading(text))):
             tally.drop_lines("transcriber_note", len(block.lines))
             continue
         noted = False
@@ -227,51 +229,51 @@ def _is_heading(text: str) -> bool:
 
 
 def _sections(blocks: list[_Block], tally: Tally) -> list[tuple[str, list[str]]]:
-    """Cut at headings; headings themselves are no text."""
+    """Cut at headings; headings themselves are no text, and what stands before the first prose or chapter is none."""
     spaced = sum(block.gap >= 2 for block in blocks) >= 3
     sections: list[tuple[str, list[str]]] = [("", [])]
-    fresh = False  # right after a heading, where its subtitle may stand
+    begun = fresh = False  # past the title page; right after a heading, where its subtitle may stand
     for position, block in enumerate(blocks):
         text = block.text
-        follows = blocks[position + 1].gap if position + 1 < len(blocks) else 1
-        if _opens_section(block, text, spaced, follows):
+        chapter = _opens_chapter(block, text)
+        begun = begun or chapter or block.is_prose or position >= _LONGEST_FRONT
+        if chapter or (_is_capital_heading(block, text) and spaced):
             tally.drop_lines("heading", len(block.lines))
-            if fresh and not sections[-1][1]:
-                sections[-1] = (f"{sections[-1][0]} {text}".strip(), [])
+            if fresh or not sections[-1][1]:
+                sections[-1] = (f"{sections[-1][0]} {text}".strip() if fresh and begun else text, [])
             else:
                 sections.append((text, []))
             fresh = True
+        elif not begun:
+            tally.drop_lines("front_matter", len(block.lines))
         elif fresh and len(block.lines) <= 2 and len(text) <= 90 and (not _PROSE_END.search(text) or text.isupper()):
             tally.drop_lines("heading", len(block.lines))
         elif _FOOTNOTE.match(text):
             tally.drop_lines("footnote", len(block.lines))
             fresh = False
+        elif not _LETTER.search(text):
+            tally.drop_lines("ornament", len(block.lines))
         else:
-            sections[-1][1].append(_EMPHASIS.sub(lambda match: match[1] or match[2], text))
+            sections[-1][1].append(_EMPHASIS.sub(lambda match: match[1] or match[2], text) if "_" in text or "=" in text else text)
             fresh = False
-    return _without_front_matter(sections, tally)
+    return sections
 
 
-def _opens_section(block: _Block, text: str, spaced: bool, follows: int) -> bool:
+def _opens_chapter(block: _Block, text: str) -> bool:
+    """Whether the block is the heading of a chapter by its words or its number."""
     if len(block.lines) > 3 or len(text) > 120:
         return False
-    if _is_heading(text) or (len(block.lines) > 1 and _is_heading(block.lines[0].strip()) and not _CLOSED.search(text)):
+    first = block.lines[0].strip()
+    if _is_heading(text) or (len(block.lines) > 1 and _is_heading(first) and not _CLOSED.search(text)):
         return True
-    if len(block.lines) > 2:
-        return False
-    if _NUMBER_ONLY.fullmatch(text):
-        return text[0].isupper() or text[0].isdigit()
+    if _NUMBER_ONLY.fullmatch(first):
+        if len(block.lines) == 1:
+            return first[0].isupper() or (first[0].isdigit() and (first.endswith(".") or block.gap >= 1))
+        return first[0].isupper() and not _PROSE_END.search(text)
     numbered = _NUMBER_TITLE.fullmatch(text)
-    if numbered and numbered[1].isupper():
-        return True
-    return spaced and block.gap >= 2 and text.isupper() and len(text) >= 4 and follows >= 1 and not text.startswith(('"', "“"))
+    return bool(numbered and numbered[1].isupper()) and len(block.lines) <= 2
 
 
-def _without_front_matter(sections: list[tuple[str, list[str]]], tally: Tally) -> list[tuple[str, list[str]]]:
-    """What stands before the first heading is a title page, unless there is prose in it."""
-    front, rest = sections[0][1], sections[1:]
-    if not any(paragraphs for _, paragraphs in rest):
-        return [section for section in sections if section[1]]
-    prose = [paragraph for paragraph in front if len(paragraph) >= 200 and _CLOSED.search(paragraph)]
-    tally.drop_lines("front_matter", len(front) - len(prose))
-    return [("", prose), *rest] if prose else rest
+def _is_capital_heading(block: _Block, text: str) -> bool:
+    """Whether the block is capitals alone, with more than the usual space before it."""
+    return len(block.lines) <= 2 and block.gap >= 2 and 4 <= len(text) <= 80 and text.isupper() and text[0] not in "\"“"

@@ -27,7 +27,7 @@ _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
 _BLOCKS = frozenset("p div li dd dt blockquote pre section article td figcaption body".split())
 _IGNORED = frozenset("script style nav head table figure img svg aside sup math audio video object form noscript".split())
 _BOILERPLATE = re.compile(r"\b(?:pg-boilerplate|pgheader|pg-header|pg-footer|pagenum|pageno|footnote|noteref|toc|titlepage|copyright)\b")
-_SKIPPED_DOCUMENTS = re.compile(r"\b(?:nav|toc|cover|titlepage|copyright|colophon|landmarks|index|loi|footnotes)\b")
+_SKIPPED_DOCUMENTS = re.compile(r"(?:nav|toc|contents|cover|title|title[-_ ]?page|copyright|colophon|landmarks|index|loi|footnotes|endnotes)\d*")
 _CHAPTER_LEVELS = ("h1", "h2")
 _ENCODING = re.compile(rb"""encoding=["']([\w.-]{1,40})["']""")
 
@@ -75,7 +75,7 @@ class _Epub:
             if item is None or reference.get("linear") == "no" or "html" not in str(item.get("media-type", "")):
                 continue
             name = urllib.parse.unquote(str(item.get("href", "")).partition("#")[0])
-            if "nav" in str(item.get("properties", "")).split() or _SKIPPED_DOCUMENTS.search(posixpath.basename(name).lower()):
+            if "nav" in str(item.get("properties", "")).split() or _SKIPPED_DOCUMENTS.fullmatch(_stem(name)):
                 continue
             yield posixpath.normpath(posixpath.join(base, name))
 
@@ -118,6 +118,10 @@ class _Epub:
             elif not sections[-1][1]:
                 sections[-1] = (f"{sections[-1][0]} {text}".strip(), [])
         return sections
+
+
+def _stem(name: str) -> str:
+    return posixpath.splitext(posixpath.basename(name))[0].lower()
 
 
 def _blocks(element: Any) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ their masks drawn. Both steps are fanned out by Beam; `pipeline.transforms.datas
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict
@@ -67,9 +68,9 @@ class DatasetConfig(StageConfig):
         given = {name: value for name, value in values.items() if value is not None}
         recipe = RECIPES.get(given.get("recipe", "bert"))
         filled = {**(asdict(recipe()) if recipe else {}), **given}
-        rate, length = filled.get("mask_rate"), filled.get("length", 128)
-        if isinstance(rate, float) and isinstance(length, int):
-            filled.setdefault("max_predictions", max(1, round(rate * length) + 1))
+        with contextlib.suppress(TypeError, ValueError):
+            scaled = round(float(filled.get("mask_rate", 0.15)) * int(filled.get("length", 128))) + 1
+            filled.setdefault("max_predictions", max(1, scaled))
         return filled
 
     @field_validator("length")

@@ -34,7 +34,14 @@ def write_dataset(
     """Write the artifact; returns its path. `full`: every row is `length` long, else lengths vary."""
     rng = np.random.default_rng(seed)
     info = schema.DatasetInfo(
-        recipe="bert", length=length, copies=copies, vocab_size=vocab_size, special=SPECIAL, pair_task=pair_task, seed=seed, tokenizer="0"
+        recipe="bert",
+        length=length,
+        copies=copies,
+        vocab_size=vocab_size,
+        special=SPECIAL,
+        pair_task=pair_task,
+        seed=seed,
+        tokenizer="0",
     )
     path.mkdir(parents=True)
     for split, total in ((schema.TRAIN, rows), (schema.HELDOUT, heldout)):
@@ -66,7 +73,9 @@ def _row(rng: np.random.Generator, info: schema.DatasetInfo, length: int) -> dic
         words_at = np.flatnonzero(ids >= FIRST_WORD)
         positions = np.sort(rng.choice(words_at, size=max(1, round(0.15 * length)), replace=False))
         drawn = rng.random(len(positions))
-        shown = np.where(drawn < 0.8, SPECIAL.mask, np.where(drawn < 0.9, ids[positions], rng.integers(0, info.vocab_size, len(positions))))
+        shown = np.where(
+            drawn < 0.8, SPECIAL.mask, np.where(drawn < 0.9, ids[positions], rng.integers(0, info.vocab_size, len(positions)))
+        )
         masks.append({"positions": positions.tolist(), "input_ids": shown.tolist()})
     return {
         "input_ids": ids.tolist(),

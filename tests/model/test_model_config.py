@@ -59,7 +59,14 @@ def test_values_start_from_a_preset_and_are_overridden() -> None:
 
 @pytest.mark.parametrize(
     ("name", "millions"),  # Turc et al. 2019, Table 1; bert-large as counted in the released checkpoint
-    [("bert-tiny", 4.4), ("bert-mini", 11.3), ("bert-small", 29.1), ("bert-medium", 41.7), ("bert-base", 110.1), ("bert-large", 336.2)],
+    [
+        ("bert-tiny", 4.4),
+        ("bert-mini", 11.3),
+        ("bert-small", 29.1),
+        ("bert-medium", 41.7),
+        ("bert-base", 110.1),
+        ("bert-large", 336.2),
+    ],
 )
 def test_presets_have_the_published_number_of_parameters(name: str, millions: float) -> None:
     with torch.device("meta"):
@@ -81,7 +88,9 @@ def test_an_open_vocabulary_is_taken_from_the_dataset_exactly() -> None:
         ({"type_vocab_size": 1}, ("1", "nsp", "type_vocab_size")),
     ],
 )
-def test_a_model_that_cannot_read_the_dataset_is_refused_with_both_values(changes: dict[str, int], names: tuple[str, ...]) -> None:
+def test_a_model_that_cannot_read_the_dataset_is_refused_with_both_values(
+    changes: dict[str, int], names: tuple[str, ...]
+) -> None:
     fitting = tiny_config(vocab_size=8192, max_position_embeddings=128)
     check_fits(fitting, INFO)
     with pytest.raises(UsageError) as caught:

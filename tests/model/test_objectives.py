@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -35,17 +37,19 @@ def test_values_are_those_of_the_formula() -> None:
     torch.testing.assert_close(masked.total, -logs[torch.arange(len(logs)), batch["masked_labels"]].sum())
     assert int(masked.count) == len(batch["masked_labels"])
     assert int(pair.count) == len(batch["pair_labels"]) - 1  # one row has no pair
-    torch.testing.assert_close(pair.total, functional.cross_entropy(outputs["pair_logits"][:-1], batch["pair_labels"][:-1], reduction="sum"))
+    torch.testing.assert_close(
+        pair.total, functional.cross_entropy(outputs["pair_logits"][:-1], batch["pair_labels"][:-1], reduction="sum")
+    )
     assert int(pair.correct) == int((outputs["pair_logits"][:-1].argmax(-1) == batch["pair_labels"][:-1]).sum())
     torch.testing.assert_close(total_loss([masked, pair]), masked.total / masked.count + pair.total / pair.count)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(2, 7), st.integers(0, 50), st.data())
 def test_split_micro_batches_give_the_loss_and_gradient_of_the_whole(rows: int, seed: int, data: st.DataObject) -> None:
     batch = tiny_batch(rows=rows, seed=seed)
     cuts = sorted({0, rows, *data.draw(st.lists(st.integers(1, rows - 1), max_size=3))})
-    parts = [rows_of(batch, start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)]
+    parts = [rows_of(batch, start, stop) for start, stop in itertools.pairwise(cuts)]
 
     whole_model, split_model = tiny_model(), tiny_model()
     outputs = whole_model(batch)
@@ -72,10 +76,10 @@ def test_split_micro_batches_give_the_loss_and_gradient_of_the_whole(rows: int, 
 def test_nothing_to_predict_is_a_loss_of_zero_with_a_gradient(labels: list[int]) -> None:
     logits = torch.randn(len(labels), 7, requires_grad=True)
     item = MLM({"mlm_logits": logits}, {"masked_labels": torch.tensor(labels, dtype=torch.int64)})
-    assert (float(item.total), int(item.count), int(item.correct)) == (0.0, 0, 0)
+    assert (float(item.total.detach()), int(item.count), int(item.correct)) == (0.0, 0, 0)
     loss = total_loss([item])
     loss.backward()
-    assert float(loss) == 0.0
+    assert float(loss.detach()) == 0.0
     assert logits.grad is not None
     assert not logits.grad.any()
 

@@ -55,3 +55,23 @@ def write_corpus(
     )
     artifact.write_manifest(path, manifest)
     return path
+
+
+def made_documents(count: int = 40, sentences: int = 30) -> list[tuple[str, list[str]]]:
+    """Documents of invented sentences, the same on every machine."""
+    syllables = ["ba", "co", "de", "fi", "gu", "ha", "li", "mo", "ne", "pu", "ra", "si", "to", "ve", "wu", "za"]
+
+    def word(number: int) -> str:
+        parts = 1 + number % 3
+        return "".join(syllables[(number // 7**place) % len(syllables)] for place in range(parts))
+
+    documents = []
+    for document in range(count):
+        text = []
+        for sentence in range(sentences):
+            length = 3 + int(keys.below(keys.derive(1, document, sentence), 25))
+            draws = keys.uniform(keys.derive(2, document, sentence, range(length)))
+            words = [word(int(400 * draw**2)) for draw in draws]  # frequent words and rare ones
+            text.append(" ".join(words).capitalize() + (", and so on." if length % 5 == 0 else "."))
+        documents.append((f"books/made.txt/{document}", text))
+    return documents

@@ -1,11 +1,12 @@
 """Which package does a docstring sentence come from? A labelled set that any machine has.
 
 Made from the held-out documents of source `docstrings` in a corpus artifact: documents that pretraining never
-saw. The label is the package of the document (its id is `docstrings/PACKAGE/MODULE`); all modules of the standard
-library have the label `stdlib`. So that the task asks for the subject and not for a name, and for no memory:
+saw. The label is the package in the document's id (`docstrings/PACKAGE/MODULE`; `stdlib` is the standard library's).
+So that the task asks for the subject and not for a name, and for no memory:
 
 - a sentence has 6 to 60 words,
-- it names none of the packages, nor an alias under which one is imported or known,
+- it names none of the packages, nor an alias under which one is imported or known (words of a subject, such as
+  tensor or data frame, stay),
 - it stands in no document that pretraining reads (compared without case and spacing),
 - it occurs once: of repeats under one label the first stays, a sentence under two labels goes altogether,
 - train and dev share no document: of each package, documents in the order of the hash of their id, the first
@@ -17,7 +18,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -27,7 +27,6 @@ from pipeline import keys, schema, storage
 from pipeline.errors import DataError
 
 SOURCE = "docstrings"
-STDLIB = "stdlib"
 FEWEST_WORDS, MOST_WORDS = 6, 60
 TRAIN_SHARE = 0.8
 # Names under which the packages are imported or spoken of, beside their own.
@@ -87,14 +86,14 @@ class Task:
 
 
 def label_of(document_id: str) -> str:
-    """The package in a document's id: `docstrings/numpy/numpy.linalg`, or `docstrings/numpy.linalg`, gives `numpy`."""
-    name = document_id.split("/")[1].split("@")[0].split(".")[0]
-    return STDLIB if name in sys.stdlib_module_names else name
+    """The package in a document's id: `docstrings/numpy/numpy.linalg` gives `numpy`."""
+    return document_id.split("/")[1].partition("@")[0]
 
 
 def named_packages(labels: Iterable[str]) -> re.Pattern[str]:
     """A pattern that finds any of the packages, or an alias of one, in a sentence."""
-    names = {name.replace("_", "[ _-]?") for label in labels for name in (label, *ALIASES.get(label, ()))}
+    tops = {top for label in labels for top in (label, label.split(".")[0])}
+    names = {re.escape(name).replace("_", "[ _-]?") for top in tops for name in (top, *ALIASES.get(top, ()))}
     inside = sorted(name for name in names if len(name) >= LONG_NAME)
     alone = sorted(names - set(inside))
     parts = inside + ([rf"(?<![^\W_])(?:{'|'.join(alone)})(?![^\W_])"] if alone else [])

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from model.train.config import PretrainConfig
+from pipeline.errors import Stopped
 from pipeline.job import Job
-from pipeline.stage import Build, Execution
+from pipeline.stage import Build, Execution, Outcome
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TINY = {
@@ -51,7 +54,13 @@ def environments(world: int) -> list[dict[str, str]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    common = {**os.environ, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    common = {
+        **os.environ,
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
 
 
@@ -73,11 +82,63 @@ def worker(job: Job, world: int = 1, **extra: str) -> tuple[list[subprocess.Pope
     return start(["-m", "model.worker", str(directory / "job.json")], world, directory / "log", **extra), directory / "log"
 
 
-def run_all(jobs: Sequence[Job], world: int) -> None:
+@dataclass
+class Here:
+    """A run in this process, and what it reported."""
+
+    build: Build
+    reports: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+    outcome: Outcome | None = None
+
+    @property
+    def checkpoint(self) -> Path:
+        return max(Path(self.build.path).glob("checkpoints/step-*"))
+
+    def said(self, kind: str) -> str:
+        return "\n".join(str(figures[kind]) for _, figures in self.reports if kind in figures)
+
+
+def here(
+    config: PretrainConfig,
+    dataset: str,
+    out: Path,
+    *,
+    stop_at: int | None = None,
+    fingerprint: str = "f" * 64,
+    **execution: Any,
+) -> Here:
+    """Run the stage in this process; with `stop_at`, ask it to stop after that step, and expect that it does."""
+    from model.train.stage import run
+
+    def report(done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        result.reports.append((done, dict(figures)))
+        if done == stop_at and "learning_rate" in figures:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    out.mkdir(parents=True, exist_ok=True)
+    options = Execution.model_validate({"threads": 1, "device": "cpu", **execution})
+    result = Here(Build(path=str(out), inputs={"dataset": dataset}, execution=options, fingerprint=fingerprint, report=report))
+    try:
+        result.outcome = run(config, result.build)
+    except Stopped:
+        if stop_at is None:
+            raise
+    else:
+        assert stop_at is None, "it did not stop"
+    return result
+
+
+def digests(checkpoint: Path) -> dict[str, str]:
+    """The sha256 of every file of a checkpoint."""
+    content = json.loads((checkpoint / "checkpoint.json").read_text())
+    return {entry["path"]: entry["sha256"] for entry in content["files"]}
+
+
+def run_all(jobs: Sequence[Job], world: int, stop_at: Sequence[int | None] | None = None) -> None:
     """Run the jobs one after another in the same `world` processes, which start only once."""
     with tempfile.TemporaryDirectory() as directory:
         file, log = Path(directory) / "jobs.json", Path(directory) / "log"
-        file.write_text(json.dumps([_as_json(item) for item in jobs]))
+        file.write_text(json.dumps(list(zip(stop_at or [None] * len(jobs), map(_as_json, jobs), strict=True))))
         processes = start(["-m", "tests.model.train.ranks", str(file)], world, log)
         codes = [process.wait(timeout=180) for process in processes]
         assert not any(codes), log.read_text()[-4000:]
@@ -88,18 +149,17 @@ def _as_json(job: Job) -> Mapping[str, Any]:
 
 
 def _main() -> None:
-    from model.train.stage import run
-
-    for values in json.loads(Path(sys.argv[1]).read_text()):
+    for stop_at, values in json.loads(Path(sys.argv[1]).read_text()):
         item = Job(**values)
-        build = Build(
-            path=item.path,
-            inputs=item.inputs,
-            execution=Execution.model_validate(item.execution),
+        execution = {name: value for name, value in item.execution.items() if value is not None}
+        here(
+            PretrainConfig.model_validate(item.config),
+            item.inputs["dataset"],
+            Path(item.path),
+            stop_at=stop_at,
             fingerprint=item.fingerprint,
+            **execution,
         )
-        Path(item.path).mkdir(parents=True, exist_ok=True)
-        run(PretrainConfig.model_validate(item.config), build)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,169 @@
+"""Rows to batches, against a slow and obvious way of doing it; and shards that are not what they should be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from model.data.collate import blank, collate
+from model.data.prefetch import Prefetch
+from model.data.shards import Shards, verify
+from pipeline.errors import DataError
+from pipeline.schema import HELDOUT
+from tests.model.dataset_fixture import SPECIAL, write_dataset
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_dataset(tmp_path_factory.mktemp("data") / "dataset", rows=50, length=29, shards=3)
+
+
+def _plain(dataset: str) -> list[dict[str, object]]:
+    """The rows as Python objects, by pyarrow alone."""
+    files = sorted(Path(dataset).glob("train-*.arrow"))
+    return [row for file in files for row in pa.ipc.open_file(pa.memory_map(str(file))).read_all().to_pylist()]
+
+
+@pytest.mark.parametrize("fixed", [None, 7])
+def test_a_batch_is_what_the_rows_say(dataset: str, fixed: int | None) -> None:
+    shards, plain = Shards(dataset), _plain(dataset)
+    assert len(shards) == len(plain) == 50
+    rows = np.array([49, 0, 17, 17, 33])
+    copies = np.array([0, 1, 0, 1, 1])
+    batch = {
+        name: tensor.numpy()
+        for name, tensor in collate(shards.take(rows, copies), pad=0, longest=29, fixed_predictions=fixed).items()
+    }
+    length = batch["input_ids"].shape[1]
+    longest = max(len(plain[row]["input_ids"]) for row in rows)
+    assert length == (29 if fixed else min(29, -(-longest // 16) * 16))
+    expected = []
+    for place, (row, copy) in enumerate(zip(rows.tolist(), copies.tolist(), strict=True)):
+        ids, mask = plain[row]["input_ids"], plain[row]["masks"][copy]
+        shown = list(ids)
+        for position, replacement in zip(mask["positions"], mask["input_ids"], strict=True):
+            shown[position] = replacement
+            expected.append((place * length + position, ids[position]))
+        padding = length - len(ids)
+        assert batch["input_ids"][place].tolist() == shown + [0] * padding
+        assert batch["attention_mask"][place].tolist() == [True] * len(ids) + [False] * padding
+        start = plain[row]["segment_start"]
+        assert batch["token_type_ids"][place].tolist() == [0] * start + [1] * (len(ids) - start) + [0] * padding
+        assert batch["pair_labels"][place] == plain[row]["pair_label"]
+    found = list(zip(batch["masked_positions"].tolist(), batch["masked_labels"].tolist(), strict=True))
+    filler = 5 * fixed - len(expected) if fixed else 0
+    assert found == expected + [(0, -100)] * filler
+    assert shards.most_predictions() == max(len(mask["positions"]) for row in plain for mask in row["masks"])
+
+
+def test_rows_without_pairs_have_no_pair_label(tmp_path: Path) -> None:
+    shards = Shards(write_dataset(tmp_path / "dataset", rows=4, pair_task=None))
+    batch = collate(shards.take(np.arange(4), np.zeros(4, np.int64)), pad=0, longest=32)
+    assert (batch["pair_labels"] == -100).all()
+    assert (batch["token_type_ids"] == 0).all()
+
+
+def test_a_blank_batch_predicts_nothing() -> None:
+    batch = blank(pad=SPECIAL.pad)
+    assert (batch["masked_labels"] == -100).all()
+    assert (batch["pair_labels"] == -100).all()
+
+
+def test_a_split_may_be_empty(dataset: str) -> None:
+    assert len(Shards(dataset, "validation")) == 0
+    assert len(Shards(dataset, HELDOUT, Shards(dataset).info)) == 24
+
+
+def test_a_cut_shard_is_named(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "dataset", rows=30)
+    shard = sorted(Path(dataset).glob("train-*"))[1]
+    shard.write_bytes(shard.read_bytes()[:-100])
+    with pytest.raises(DataError, match=shard.name):
+        Shards(dataset)
+    with pytest.raises(DataError, match=rf"{shard.name} has \d+ bytes, the manifest says \d+"):
+        verify(dataset)
+
+
+def test_a_changed_byte_is_named_by_the_hash(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "dataset", rows=30)
+    assert verify(dataset) == 4
+    shard = sorted(Path(dataset).glob("train-*"))[0]
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match=f"{shard.name} does not have the sha256"):
+        verify(dataset)
+
+
+def test_no_damage_reaches_the_model(tmp_path: Path) -> None:
+    """Whatever a flipped byte does, opening and reading either work with ids and positions in range, or name the file."""
+    dataset = write_dataset(tmp_path / "dataset", rows=16, shards=1, heldout=1)
+    shard = next(Path(dataset).glob("train-*"))
+    original = shard.read_bytes()
+    rng, named, silent = np.random.default_rng(0), 0, 0
+    for at in rng.integers(0, len(original), 300):
+        content = bytearray(original)
+        content[at] ^= int(rng.integers(1, 256))
+        shard.write_bytes(content)
+        try:
+            shards = Shards(dataset)
+            rows = np.arange(len(shards))
+            for copy in (0, 1):
+                batch = collate(shards.take(rows, np.full_like(rows, copy)), pad=0, longest=32)
+                assert int(batch["input_ids"].max()) < 64
+                assert int(batch["masked_positions"].max()) < batch["input_ids"].numel()
+        except DataError as error:
+            named += shard.name in str(error)
+            silent += shard.name not in str(error)
+    assert named > 50
+    assert not silent
+
+
+@pytest.mark.parametrize("content", [b"", b"not arrow at all", b"ARROW1\0\0"])
+def test_what_is_no_shard_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "train-00000-of-00001.arrow").write_bytes(content)
+    with pytest.raises(DataError, match=r"train-00000-of-00001\.arrow"):
+        Shards(str(tmp_path))
+
+
+def test_an_arrow_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"text": ["a"]})
+    with pa.ipc.new_file(str(tmp_path / "train-00000-of-00001.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match="no Cloze dataset shard"):
+        Shards(str(tmp_path))
+
+
+def test_shards_of_different_settings_do_not_mix(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "dataset", rows=10)
+    other = write_dataset(tmp_path / "other", rows=10, vocab_size=65)
+    (Path(dataset) / "train-00001-of-00002.arrow").write_bytes((Path(other) / "train-00001-of-00002.arrow").read_bytes())
+    with pytest.raises(DataError, match="other settings"):
+        Shards(dataset)
+
+
+def test_prefetch_keeps_order_and_brings_errors() -> None:
+    def source() -> Iterator[int]:
+        yield from range(20)
+        raise DataError("here")
+
+    found: list[int] = []
+    with Prefetch(source(), depth=2) as prefetched, pytest.raises(DataError, match="here"):
+        found.extend(iter(prefetched))
+    assert found == list(range(20))
+
+
+def test_leaving_a_prefetch_early_ends_its_thread() -> None:
+    def endless() -> Iterator[int]:
+        while True:
+            yield 1
+
+    before = threading.active_count()
+    with Prefetch(endless(), depth=2) as prefetched:
+        assert next(iter(prefetched)) == 1
+    assert threading.active_count() == before

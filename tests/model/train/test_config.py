@@ -1,0 +1,165 @@
+"""Config, schedules, precision, and how a batch is cut: no training."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.config import ModelConfig
+from model.presets import MODELS, model_config
+from model.train import precision, sizing
+from model.train.config import OPTIMIZERS, PretrainConfig
+from model.train.distributed import World
+from model.train.optimizers import OPTIMIZERS as BUILDERS
+from model.train.optimizers import parameter_groups
+from model.train.schedules import SCHEDULES, factor
+from model.train.stage import STAGE
+from pipeline.errors import ClozeError, UsageError
+from pipeline.stage import parse_config
+
+CPU = torch.device("cpu")
+
+
+def _imported(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(' '.join(sys.modules))"
+    return set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_importing_the_trainer_leaves_beam_out() -> None:
+    found = _imported("import model.train.loop, model.train.engine, model.train.stage")
+    assert "deepspeed" in found
+    assert not {"apache_beam", "prefect", "mlflow"} & found
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    assert not {"torch", "deepspeed", "transformers", "safetensors", "tokenizers"} & _imported("import model.train.stage")
+
+
+def test_the_table_of_optimizers_is_the_one_that_config_names() -> None:
+    assert set(OPTIMIZERS) == set(BUILDERS)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"stepps": 3}, "unknown config key pretrain.stepps; did you mean 'steps'?"),
+        ({"schedule": "cosin"}, "did you mean 'cosine'?"),
+        ({"optimizer": "adam"}, "did you mean 'adamw'?"),
+        ({"model": "bert-tinny"}, "did you mean 'bert-tiny'?"),
+        ({"model": {"hidden_siz": 3}}, "did you mean 'hidden_size'?"),
+        ({"betas": [0.9, 1.0]}, "less than 1"),
+        ({"steps": 5, "warmup_steps": 6}, "warm up for fewer steps"),
+        ({"steps": 0}, "pretrain.steps"),
+        ({"global_batch": 0}, "pretrain.global_batch"),
+    ],
+)
+def test_a_fault_is_one_sentence_with_the_remedy(values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_config(PretrainConfig, values, "pretrain")
+    assert sentence in str(caught.value)
+
+
+def test_a_config_survives_json() -> None:
+    config = PretrainConfig.model_validate({"model": "bert-tiny", "steps": 10})
+    assert PretrainConfig.model_validate(config.model_dump(mode="json")) == config
+    assert config.model == model_config("bert-tiny")
+
+
+def test_looking_more_often_is_the_same_artifact() -> None:
+    config = PretrainConfig()
+    for name, value in {"evaluate_every": 3, "log_every": 7, "max_skipped": 2}.items():
+        assert STAGE.fingerprint(config.model_copy(update={name: value}), {}) == STAGE.fingerprint(config, {})
+    for name, value in {"seed": 3, "heldout_rows": 7, "clip": 2.0, "precision": "fp32"}.items():
+        assert STAGE.fingerprint(config.model_copy(update={name: value}), {}) != STAGE.fingerprint(config, {})
+
+
+def test_learning_rates_fall_with_the_width() -> None:
+    rates = {name: PretrainConfig(model=name).peak_learning_rate for name in MODELS}  # type: ignore[arg-type]
+    assert rates["bert-base"] == rates["bert-large"] == pytest.approx(1e-4)
+    assert rates["bert-tiny"] == pytest.approx(6e-4)
+    assert sorted(rates.values(), reverse=True) == list(rates.values())
+    assert PretrainConfig(steps=1_000_000).warmup == 10_000
+    assert PretrainConfig(steps=200).warmup == 20
+
+
+@given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 500), st.data())
+def test_schedules_rise_to_one_and_never_leave_the_unit_interval(name: str, steps: int, data: st.DataObject) -> None:
+    warmup = data.draw(st.integers(0, steps))
+    values = [factor(name, step, steps, warmup) for step in range(steps)]
+    assert all(0.0 <= value <= 1.0 for value in values)
+    assert max(values) == 1.0
+    assert values[:warmup] == sorted(values[:warmup])
+    assert values[warmup:] == sorted(values[warmup:], reverse=True)
+
+
+def test_schedules_end_where_they_should() -> None:
+    assert factor("linear", 99, 100, 0) == pytest.approx(0.01)
+    assert factor("cosine", 50, 100, 0) == pytest.approx(0.5)
+    assert factor("constant", 99, 100, 10) == 1.0
+
+
+def test_logging_and_evaluation_happen_at_the_ends() -> None:
+    config = PretrainConfig(steps=1234)
+    assert config.logs(1)
+    assert config.logs(1234)
+    assert config.evaluates(1234)
+    assert sum(config.evaluates(step) for step in range(1, 1235)) == 11
+    assert PretrainConfig(steps=1).evaluates(1)
+
+
+def test_decay_is_on_matrices_alone() -> None:
+    from model.families import build
+
+    model = build(model_config("bert-tiny", vocab_size=50))
+    decayed, others = parameter_groups(model, 0.01)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.01, 0.0)
+    assert all("bias" in names[id(p)] or "norm" in names[id(p)] for p in others["params"])
+    assert not any("bias" in names[id(p)] or "norm" in names[id(p)] for p in decayed["params"])
+    assert len(decayed["params"]) + len(others["params"]) == len(names)
+
+
+@given(st.integers(1, 70), st.integers(1, 6), st.one_of(st.none(), st.integers(1, 40)), st.integers(0, 3))
+@settings(max_examples=80, deadline=None)
+def test_every_sample_of_a_step_is_in_one_micro_batch(batch: int, size: int, micro: int | None, step: int) -> None:
+    world = World(0, size, size, CPU)
+    if size > batch:
+        with pytest.raises(UsageError, match=r"processes \(\d+\) is more than global_batch"):
+            sizing.plan(batch, micro, ModelConfig(), 128, world)
+        return
+    plan = sizing.plan(batch, micro, ModelConfig(), 128, world)
+    pieces = [plan.pieces(step, rank, size) for rank in range(size)]
+    assert {len(piece) for piece in pieces} == {plan.accumulation}
+    samples = [sample for piece in pieces for low, high in piece for sample in range(low, high)]
+    assert samples == list(range(step * batch, (step + 1) * batch))
+    assert max(high - low for piece in pieces for low, high in piece) <= plan.micro_batch <= (micro or 32)
+
+
+def test_precision_follows_the_hardware(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert precision.resolve("fp32", CPU) == "fp32"
+    assert precision.resolve("bf16", CPU) == "bf16"
+    monkeypatch.setattr(precision, "native_bf16", lambda device: True)
+    assert precision.resolve("auto", CPU) == "bf16"
+    monkeypatch.setattr(precision, "native_bf16", lambda device: False)
+    assert precision.resolve("auto", CPU) == "fp32"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_an_absent_gpu_is_a_fault_of_usage() -> None:
+    with pytest.raises(UsageError, match=r"device \(cuda\) is not available"):
+        precision.resolve_device("cuda")
+    with pytest.raises(UsageError, match=r"device \(tpu\) is unknown"):
+        precision.resolve_device("tpu")
+    assert precision.resolve_device("auto") == CPU
+
+
+def test_a_full_disk_is_found_before_training(tmp_path: Path) -> None:
+    sizing.check_disk(str(tmp_path), 1000, 2)
+    with pytest.raises(ClozeError, match="GB free"):
+        sizing.check_disk(str(tmp_path), 1 << 50, 2)
