@@ -37,6 +37,7 @@ _QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait must not spin on cores that another process could use
 }
 
 

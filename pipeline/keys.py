@@ -43,7 +43,7 @@ def derive(*parts: npt.ArrayLike) -> U64:
 
 def uniform(key: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Keys to numbers in [0, 1), by their upper 53 bits."""
-    return (np.asarray(key, dtype=np.uint64) >> np.uint64(11)) * 2.0**-53
+    return (np.asarray(key, dtype=np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def below(key: npt.ArrayLike, bound: npt.ArrayLike) -> U64:

@@ -6,7 +6,8 @@ Both are plain Arrow IPC files that pyarrow, `datasets`, polars and duckdb open 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -72,8 +73,6 @@ class DatasetInfo:
     version: int = VERSION
 
     def to_metadata(self) -> dict[bytes, bytes]:
-        from dataclasses import asdict
-
         return {b"cloze.dataset": json.dumps(asdict(self), sort_keys=True).encode()}
 
     @classmethod
@@ -91,16 +90,16 @@ class DatasetInfo:
         return cls(**values)
 
 
-def id_dtype(vocab_size: int, wanted: str = "auto") -> np.dtype[np.unsignedinteger]:
+def id_dtype(vocab_size: int, wanted: str = "auto") -> np.dtype[Any]:
     """The smallest dtype that holds the ids of a vocabulary, or the `wanted` one if it does.
 
     Raises:
         UsageError: `wanted` is too small for the vocabulary.
     """
-    fits = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+    fits: np.dtype[Any] = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
     if wanted == "auto":
         return fits
-    dtype: np.dtype[np.unsignedinteger] = np.dtype(wanted)
+    dtype: np.dtype[Any] = np.dtype(wanted)
     if vocab_size > np.iinfo(dtype).max + 1:
         raise UsageError(
             f"id_type ({wanted}) holds {np.iinfo(dtype).max + 1:,} ids, the vocabulary has {vocab_size:,}; use uint32"
@@ -108,7 +107,7 @@ def id_dtype(vocab_size: int, wanted: str = "auto") -> np.dtype[np.unsignedinteg
     return dtype
 
 
-def dataset_schema(info: DatasetInfo, ids: np.dtype[np.unsignedinteger]) -> pa.Schema:
+def dataset_schema(info: DatasetInfo, ids: np.dtype[Any]) -> pa.Schema:
     """The schema of a dataset shard (`ids`: the dtype of token ids, from `id_dtype`).
 
     `masks` has one entry a mask copy: the sorted positions that are predicted, and the ids that stand there in

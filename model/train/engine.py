@@ -23,8 +23,6 @@ from model.train.optimizers import OPTIMIZERS, parameter_groups
 from model.train.scoring import Scoring
 from pipeline.errors import UsageError
 
-STAGES = (0, 1, 2, 3)
-
 
 def _import_deepspeed() -> Any:
     """DeepSpeed, without what it would bring along.
@@ -82,15 +80,13 @@ class Engine:
         accumulation: micro-batches a step, the same on every rank.
 
     Raises:
-        UsageError: the stage is unknown, or cuts parameters that the optimizer needs whole.
+        UsageError: the stage cuts parameters that the optimizer needs whole.
     """
 
     def __init__(
         self, module: Scoring, config: PretrainConfig, world: World, *, zero: int, micro_batch: int, accumulation: int
     ) -> None:
         self.recipe = OPTIMIZERS[config.optimizer]
-        if zero not in STAGES:
-            raise UsageError(f"zero ({zero}) is no ZeRO stage; use 0, 1, 2 or 3")
         if zero and not self.recipe.elementwise:
             raise UsageError(f"optimizer ({config.optimizer}) needs whole parameters, ZeRO stage {zero} cuts them; use zero 0")
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)

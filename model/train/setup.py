@@ -26,6 +26,7 @@ from pipeline.stage import Build
 
 _WEIGHTS = 2  # random stream, beside the sampler's
 TOKENIZER = "tokenizer"
+ZERO_STAGES = (0, 1, 2, 3)
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,9 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         DataError: the dataset or every checkpoint is damaged, or there is nothing to train on.
         UsageError: the model cannot read the dataset, or the machine cannot run it like this.
     """
+    zero = build.execution.zero
+    if zero not in ZERO_STAGES:
+        raise UsageError(f"zero ({zero}) is no ZeRO stage; use 0, 1, 2 or 3")
     if not storage.is_local(build.path):
         raise UsageError(f"{build.path} is not on a local disk, where checkpoints must be renamed; train on one and copy")
     dataset = build.inputs["dataset"]
@@ -106,7 +110,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         ),
         sampler=Sampler(rows=len(train), copies=info.copies, seed=config.seed),
         plan=plan,
-        zero=build.execution.zero if world.size > 1 else 0,  # there is nothing to share out among one
+        zero=zero if world.size > 1 else 0,  # there is nothing to share out among one
         precision=precision,
         model=model,
         scoring=scoring,

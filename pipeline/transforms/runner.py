@@ -44,7 +44,7 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
         result_file = storage.join(self.results, f"{name}.json")
         if not storage.exists(result_file):
             try:
-                result = {"result": self.function(unit)}
+                result: dict[str, Any] = {"result": self.function(unit)}
             except ClozeError as error:  # a user's fault is told as one, not as a worker's crash and its retries
                 result = {"error": str(error), "exit_code": error.exit_code}
             storage.write_bytes(result_file, json.dumps(result).encode())
