@@ -38,6 +38,9 @@ def _import_deepspeed() -> Any:
     finally:
         if hide:
             del sys.modules["mlflow"]
+    # Asked which of its kernels can be built here, it would try them all, and then compile one for communication in shared
+    # memory (30 s, and a compiler needed) that only its inference uses. Say none.
+    deepspeed.ops.__compatible_ops__ = {}
     return deepspeed
 
 
@@ -90,8 +93,6 @@ class Engine:
         if zero and not self.recipe.elementwise:
             raise UsageError(f"optimizer ({config.optimizer}) needs whole parameters, ZeRO stage {zero} cuts them; use zero 0")
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-        # It would compile its shared-memory kernel here (30 s, and a compiler), which only its inference uses.
-        deepspeed.ops.__compatible_ops__[deepspeed.ops.op_builder.ShareMemCommBuilder.NAME] = False
         self.zero, self.clip, self.world, self.accumulation = zero, config.clip, world, accumulation
         self.updates = 0  # optimizer steps that were applied, over all resumes
         self.module = module.to(world.device)

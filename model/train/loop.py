@@ -158,18 +158,20 @@ class Trainer:
         pad, fixed = setup.info.special.pad, setup.fixed_predictions
         for step in range(first, self.config.steps):
             batches: list[tuple[int, Batch]] = []
+            tokens = 0
             for start, stop in setup.plan.pieces(step, self.world.rank, self.world.size):
                 if start == stop:
                     batch = blank(pad=pad)
                 else:
                     rows = setup.train.take(*setup.sampler.locate(np.arange(start, stop)))
                     batch = collate(rows, pad=pad, longest=setup.info.length, fixed_predictions=fixed)
+                    tokens += int(rows.lengths.sum())
                 if self.world.device.type == "cuda":
                     batch = {name: tensor.pin_memory() for name, tensor in batch.items()}
                 batches.append((start, batch))
             yield Prepared(
                 batches=batches,
-                tokens=sum(int(batch["attention_mask"].sum()) for _, batch in batches),
+                tokens=tokens,
                 counts=np.sum([targets(batch, setup.scoring.names) for _, batch in batches], axis=0).tolist(),
             )
 

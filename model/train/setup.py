@@ -119,8 +119,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         fixed_predictions=fixed,
         notes=notes,
     )
-    if world.first:
-        sizing.check_disk(build.path, setup.parameters, build.execution.keep_checkpoints)
+    world.first_decides(lambda: sizing.check_disk(build.path, setup.parameters, build.execution.keep_checkpoints))
     return setup
 
 

@@ -70,12 +70,16 @@ def approximate_parameters(model: ModelConfig) -> int:
     return model.num_hidden_layers * layer + (model.vocab_size + model.max_position_embeddings) * model.hidden_size
 
 
-def check_disk(path: str, parameters: int, keep: int) -> None:
+def check_disk(path: str, parameters: int, keep: int) -> int:
     """Refuse to begin what the disk cannot hold: `keep` checkpoints and the one being written.
+
+    Returns:
+        The bytes they take.
 
     Raises:
         ClozeError: too little is free.
     """
+    storage.make_dirs(path)
     needed = parameters * BYTES_A_WEIGHT * (keep + 1)
     free = shutil.disk_usage(storage.filesystem(path)[1]).free
     if free < needed:
@@ -83,3 +87,4 @@ def check_disk(path: str, parameters: int, keep: int) -> None:
             f"{path} has {free / 1e9:.1f} GB free, {keep + 1} checkpoints take {needed / 1e9:.1f} GB;"
             " free some space, or lower keep_checkpoints"
         )
+    return needed

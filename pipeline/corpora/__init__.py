@@ -22,7 +22,7 @@ READERS = {
 }
 
 
-def reader(kind: str) -> Reader:
+def find_reader(kind: str) -> Reader:
     """The reader of sources of this kind; `UsageError` if there is none."""
     if kind not in READERS:
         raise UsageError(f"unknown source kind {kind!r}; {did_you_mean(kind, READERS)}")

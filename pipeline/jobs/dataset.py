@@ -114,7 +114,7 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
     from pipeline.examples.masking.draw import MaskConfig
     from pipeline.examples.pairs.segments import PairConfig
     from pipeline.tokenizer import load
-    from pipeline.transforms import dataset
+    from pipeline.transforms import dataset, ranks
     from pipeline.transforms.corpus_shards import CorpusShards
     from pipeline.transforms.runner import fan_out
 
@@ -166,8 +166,8 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
     )
     shards: list[tuple[str, dict[str, Any]]] = []
     for split, count in ((schema.TRAIN, config.shards), (schema.HELDOUT, 1)):
-        buckets = dataset.bucket_count(rows[split], config.length)
-        for number, part in enumerate(dataset.plan_slices(dataset.count_buckets(directory, split, parts, buckets), count)):
+        buckets = ranks.bucket_count(rows[split], config.length)
+        for number, part in enumerate(ranks.plan_slices(dataset.count_buckets(directory, split, parts, buckets), count)):
             name = schema.shard_name(split, number, count)
             shards.append((name.removesuffix(".arrow"), {"split": split, "path": build.file(name), "slice": asdict(part)}))
     weights = [float(unit["slice"]["rows"]) for _, unit in shards]

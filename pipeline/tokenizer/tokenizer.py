@@ -35,7 +35,8 @@ SPECIAL_NAMES = {
 }
 WORD_START_MARKS = ("Ġ", "▁")  # byte-level BPE and SentencePiece mark the piece that opens a word
 BATCH = 4096  # texts that the backend encodes at once: its encodings are some 100 bytes a piece
-GROUP = 256
+GROUP = 256  # words that share an encoding
+WORTH_A_MEMORY = 64  # fewer texts are encoded directly: touching the table would cost more than it saves
 
 U32 = npt.NDArray[np.uint32]
 
@@ -133,7 +134,9 @@ class Tokenizer:
         Returns:
             ids uint32 [T] and offsets int64 [n + 1]: text i has ids[offsets[i]:offsets[i + 1]].
         """
-        return self._memory.encode(texts) if self._memory is not None else self.encode_directly(texts)
+        if self._memory is None or len(texts) < WORTH_A_MEMORY:
+            return self.encode_directly(texts)
+        return self._memory.encode(texts)
 
     def encode_directly(self, texts: Sequence[str]) -> tuple[U32, I64]:
         """`encode_flat` by the backend alone, which remembers nothing: the reference that the shortcut must equal."""

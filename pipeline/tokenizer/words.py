@@ -53,7 +53,8 @@ class WordMemory:
 
     def _forget(self) -> None:
         self._numbers, self._characters = _Numbers(), 0
-        self._pieces, self._offsets = np.zeros(0, np.uint32), np.zeros(1, np.int64)
+        self._pieces = np.zeros(0, np.uint32)
+        self._starts, self._lengths = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
     def encode(self, texts: Sequence[str]) -> tuple[U32, I64]:
         """Texts to ids uint32 [T] and offsets int64 [n + 1]."""
@@ -62,24 +63,23 @@ class WordMemory:
         words = " ".join(texts).split(" ")
         word_counts = np.fromiter((text.count(" ") + 1 for text in texts), np.int64, len(texts))
         with self._lock:
-            try:
-                numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
-                self._learn()
-            except BaseException:
-                self._forget()  # numbers without pieces would be wrong for ever
-                raise
-            starts, lengths = self._offsets[numbers], np.diff(self._offsets)[numbers]
-            ids = self._pieces[ranges(starts, lengths)]
+            numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
+            self._learn()
+            lengths = self._lengths[numbers]
+            ids = self._pieces[ranges(self._starts[numbers], lengths)]
             if len(self._numbers) > self._max_words or self._characters > self._max_characters:
                 self._forget()
         return ids, offsets_of(lengths)[offsets_of(word_counts)]
 
     def _learn(self) -> None:
+        """Encode the words that are new. If that fails, they stay new, and nothing is half known."""
         new = self._numbers.new
         if not new:
             return
         pieces, offsets = self._encode(new)
+        starts = np.concatenate([self._starts, offsets[:-1] + len(self._pieces)])
+        lengths = np.concatenate([self._lengths, np.diff(offsets)])
+        pieces = np.concatenate([self._pieces, pieces])
         self._characters += sum(map(len, new))
-        self._offsets = np.concatenate([self._offsets, offsets[1:] + self._offsets[-1]])
-        self._pieces = np.concatenate([self._pieces, pieces])
+        self._starts, self._lengths, self._pieces = starts, lengths, pieces
         new.clear()

@@ -1,4 +1,4 @@
-"""Stage "dataset": parts, ranks and shards. Two functions that Beam fans out, and what joins them.
+"""Stage "dataset": parts and shards. Two functions that Beam fans out, and what joins them.
 
 `MakePart` turns one corpus shard into rows, sorted by rank, in a scratch file for each split. `MakeShard` merges one
 slice of the ranks out of all parts, draws the masks, and writes a shard. Between them stand only counts: how many
@@ -16,21 +16,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline import keys, schema, storage
+from pipeline import schema, storage
 from pipeline.errors import UsageError
 from pipeline.examples.documents import Documents, tokenize
 from pipeline.examples.masking.draw import MaskConfig, Masks, TokenTable, draw_masks
 from pipeline.examples.pairs import PAIRINGS
 from pipeline.examples.pairs.segments import NO_LABEL, PairConfig, Segments
-from pipeline.examples.ragged import I64, offsets_of
+from pipeline.examples.ragged import I64
 from pipeline.examples.rows import RowBlock, assemble
 from pipeline.job import load
 from pipeline.tokenizer.shared import shared_tokenizer
 from pipeline.transforms.arrow import read_arrow, write_arrow
 from pipeline.transforms.corpus_shards import in_split, read_shard, texts
+from pipeline.transforms.ranks import Slice, bucket_borders
 
 BATCH_ROWS = 2048  # of a record batch; fixed, because it shows in the bytes
-BUCKET_TOKENS = 1 << 25  # room in a bucket of ranks: what a writer holds in memory at once
 HISTOGRAM_BINS = 16
 
 
@@ -61,7 +61,7 @@ class MakePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeShard:
-    """A slice of the ranks -> one shard of the dataset. A unit is a `Slice` as a dict, with its file's path."""
+    """A slice of the ranks -> one shard. A unit is {"split": …, "path": shard, "slice": a `Slice` as a dict}."""
 
     directory: str
     parts: int
@@ -85,67 +85,6 @@ class MakeShard:
 
         write_arrow(unit["path"], arrow_schema, batches())
         return figures.as_json()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """Ranks [a, b) of the dataset's rows, as a reader of buckets finds them.
-
-    Attributes:
-        buckets: how many buckets the ranks are cut into.
-        first: the first bucket read.
-        end: the bucket behind the last one read.
-        skip: rows in front, in the first bucket, that belong to the slice before.
-        rows: rows of the slice.
-    """
-
-    buckets: int
-    first: int
-    end: int
-    skip: int
-    rows: int
-
-
-def bucket_count(rows: int, length: int) -> int:
-    """Enough buckets that one of them has some `BUCKET_TOKENS` tokens."""
-    return max(1, -(-rows * length // BUCKET_TOKENS))
-
-
-def bucket_borders(sorted_ranks: keys.U64, buckets: int, first: int, end: int) -> I64:
-    """Where the buckets first, first + 1, … end begin in a sorted array of ranks: int64 [end - first + 1].
-
-    Bucket b holds the ranks from b / buckets of the range of 64 bits on.
-    """
-    starts = [-(-(number << 64) // buckets) for number in range(first, end + 1)]
-    inside = np.array([start for start in starts if start < 1 << 64], np.uint64)
-    borders = np.full(len(starts), len(sorted_ranks), np.int64)
-    borders[: len(inside)] = np.searchsorted(sorted_ranks, inside)
-    return borders
-
-
-def plan_slices(bucket_rows: I64, shards: int) -> list[Slice]:
-    """Cut the rows into shards that are equal to within one row.
-
-    Args:
-        bucket_rows: int64 [buckets], the rows in each bucket over all parts.
-        shards: how many; shard s holds ranks [s · N / S, (s + 1) · N / S).
-    """
-    starts = offsets_of(bucket_rows)
-    total, slices = int(starts[-1]), []
-    for number in range(shards):
-        low, high = number * total // shards, (number + 1) * total // shards
-        first = int(np.searchsorted(starts[1:], low, side="right")) if high > low else 0
-        end = int(np.searchsorted(starts, high, side="left")) if high > low else 0
-        slices.append(
-            Slice(
-                buckets=len(bucket_rows),
-                first=first,
-                end=end,
-                skip=low - int(starts[first]) if high > low else 0,
-                rows=high - low,
-            )
-        )
-    return slices
 
 
 def count_buckets(directory: str, split: str, parts: int, buckets: int) -> I64:

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.pipeline.corpus_fixture import made_documents, write_corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,23 +20,32 @@ from pipeline.errors import DataError, UsageError
 from pipeline.examples.masking.draw import MaskConfig, Rows, TokenTable, draw_masks, row_keys
 from pipeline.jobs.dataset import STAGE, DatasetConfig
 from pipeline.schema import DatasetInfo
-from pipeline.stage import Execution, execute, parse_config
+from pipeline.stage import execute, parse_config
 from pipeline.tokenizer import load
-from pipeline.transforms import dataset
+from pipeline.transforms import ranks
+from tests.pipeline.corpus_fixture import made_documents, write_corpus
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden.json"
 CONFIG = {"length": 48, "copies": 3, "shards": 4, "seed": 7}
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz")]
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"abcdefghijklmnopqrstuvwxyz.,",
+    *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
+]
 SYLLABLES = [first + second for first in "bcdfghlmnprstvwz" for second in "aeiou"]
 
 DRIVER = """
 import json, sys
 from pipeline.jobs.dataset import STAGE, DatasetConfig
 from pipeline.stage import Execution, execute
-from pipeline.transforms import dataset
+from pipeline.transforms import ranks
 if __name__ == "__main__":
     corpus, vocab, out, workers, config = sys.argv[1:]
-    dataset.BUCKET_TOKENS = 4000
+    ranks.BUCKET_TOKENS = 4000
     result = execute(STAGE, DatasetConfig(**json.loads(config)), {"corpus": corpus, "vocab": vocab}, out, execution=Execution(workers=int(workers)))
     print(result.manifest.content_sha256)
 """
@@ -57,7 +65,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def made_corpus(directory: Path, scrambled: bool = False) -> str:
     documents = made_documents()
-    documents += [("books/odd.txt/1", ["", "\u200b", "Bare."]), ("books/odd.txt/2", ["\x00"]), ("books/odd.txt/3", ["ba " * 300])]
+    documents += [
+        ("books/odd.txt/1", ["", "\u200b", "Bare."]),
+        ("books/odd.txt/2", ["\x00"]),
+        ("books/odd.txt/3", ["ba " * 300]),
+    ]
     return write_corpus(directory, documents, shards=3, heldout=[name for name, _ in documents[:6]], scrambled=scrambled)
 
 
@@ -109,7 +121,9 @@ def test_rows_hold_the_text_and_masks_can_be_drawn_again(made, corpus, vocab):
             assert (ids[0], ids[start - 1], ids[-1]) == (2, 3, 3)
             assert len(row["masks"]) == 3
             key = row_keys(7, [row["source"]["document"]], [row["source"]["offset"]])
-            rows = Rows(keys=key, input_ids=np.array(ids, np.uint16), offsets=np.array([0, len(ids)]), segment_start=np.array([start]))
+            rows = Rows(
+                keys=key, input_ids=np.array(ids, np.uint16), offsets=np.array([0, len(ids)]), segment_start=np.array([start])
+            )
             again = draw_masks(rows, MaskConfig(max_predictions=8), table, range(3))
             for copy, mask in enumerate(row["masks"]):
                 part = slice(again.offsets[copy], again.offsets[copy + 1])
@@ -128,7 +142,9 @@ def test_the_summary_adds_up(made):
     assert summary["pair_labels"]["none"] == 0
     assert len(summary["length_histogram"]) == 16
     assert summary["tokens"] == counters["tokens/read"] == counters["tokens/in_rows"] + counters["tokens/truncated"]
-    everything = [row for split in ("train", "heldout") for shard in tables(made, split) for row in shard["input_ids"].to_pylist()]
+    everything = [
+        row for split in ("train", "heldout") for shard in tables(made, split) for row in shard["input_ids"].to_pylist()
+    ]
     specials = sum(3 for _ in everything)
     assert sum(map(len, everything)) == counters["tokens/in_rows"] + counters["tokens/random_next"] + specials
     train = [len(row) for shard in tables(made) for row in shard["input_ids"].to_pylist()]
@@ -219,12 +235,12 @@ def test_more_shards_than_rows(vocab, tmp_path):
 @settings(max_examples=60, deadline=None)
 @given(parts=st.lists(st.integers(0, 60), min_size=1, max_size=6), shards=st.integers(1, 9), buckets=st.integers(1, 12))
 def test_slices_cover_all_ranks_once(parts, shards, buckets):
-    ranks = [np.sort(keys.derive(number, np.arange(size))) for number, size in enumerate(parts)]
-    counts = sum(np.diff(dataset.bucket_borders(part, buckets, 0, buckets)) for part in ranks)
-    merged = np.sort(np.concatenate(ranks))
+    sorted_ranks = [np.sort(keys.derive(number, np.arange(size))) for number, size in enumerate(parts)]
+    counts = sum(np.diff(ranks.bucket_borders(part, buckets, 0, buckets)) for part in sorted_ranks)
+    merged = np.sort(np.concatenate(sorted_ranks))
     starts = np.concatenate([[0], np.cumsum(counts)])
     at = 0
-    for part in dataset.plan_slices(counts, shards):
+    for part in ranks.plan_slices(counts, shards):
         assert part.rows in (len(merged) // shards, -(-len(merged) // shards))
         if part.rows:
             assert starts[part.first] + part.skip == at
@@ -236,7 +252,13 @@ def test_slices_cover_all_ranks_once(parts, shards, buckets):
 
 def test_recipe_fills_the_config():
     config = DatasetConfig(length=128)
-    assert (config.pairing, config.masking, config.mask_rate, config.short_seq_prob, config.max_predictions) == ("nsp", "token", 0.15, 0.1, 20)
+    assert (config.pairing, config.masking, config.mask_rate, config.short_seq_prob, config.max_predictions) == (
+        "nsp",
+        "token",
+        0.15,
+        0.1,
+        20,
+    )
     assert DatasetConfig(length=512).max_predictions == 78
     assert DatasetConfig(length=128, mask_rate=0.3).max_predictions == 39
     assert DatasetConfig(length=512, max_predictions=20).max_predictions == 20

@@ -57,7 +57,13 @@ row_lengths = st.lists(st.integers(5, 140), min_size=1, max_size=12)
 
 
 @settings(max_examples=60, deadline=None)
-@given(lengths=row_lengths, seed=st.integers(0, 2**64 - 1), copies=st.integers(1, 4), rate=st.floats(0.01, 0.9), cap=st.integers(1, 90))
+@given(
+    lengths=row_lengths,
+    seed=st.integers(0, 2**64 - 1),
+    copies=st.integers(1, 4),
+    rate=st.floats(0.01, 0.9),
+    cap=st.integers(1, 90),
+)
 def test_budget_is_exact_and_positions_are_sorted_unique_and_never_special(lengths, seed, copies, rate, cap):
     rows = make_rows(lengths, seed)
     masks = draw_masks(rows, MaskConfig(rate=rate, max_predictions=cap), TABLE, range(copies))
@@ -159,7 +165,10 @@ def test_equal_rows_at_other_places_have_other_masks():
     one = make_rows([100])
     for other_key in (row_keys(0, 0, 1), row_keys(0, 1, 0), row_keys(1, 0, 0)):
         other = Rows(keys=other_key[None], input_ids=one.input_ids, offsets=one.offsets, segment_start=one.segment_start)
-        assert draw_masks(one, MaskConfig(), TABLE, [0]).positions.tolist() != draw_masks(other, MaskConfig(), TABLE, [0]).positions.tolist()
+        assert (
+            draw_masks(one, MaskConfig(), TABLE, [0]).positions.tolist()
+            != draw_masks(other, MaskConfig(), TABLE, [0]).positions.tolist()
+        )
 
 
 def test_unknown_pieces_are_never_predicted():
@@ -181,7 +190,9 @@ def test_no_rows_and_no_copies():
 
 def test_wide_ids_stay_wide():
     rows = make_rows([64] * 8)
-    wide = Rows(keys=rows.keys, input_ids=rows.input_ids.astype(np.uint32), offsets=rows.offsets, segment_start=rows.segment_start)
+    wide = Rows(
+        keys=rows.keys, input_ids=rows.input_ids.astype(np.uint32), offsets=rows.offsets, segment_start=rows.segment_start
+    )
     table = TokenTable(size=200_000, special=SPECIAL, word_start=np.ones(200_000, np.bool_))
     masks = draw_masks(wide, MaskConfig(mask_share=0, random_share=1), table, range(4))
     assert masks.input_ids.dtype == np.uint32
@@ -200,7 +211,9 @@ def test_a_rest_of_a_word_behind_a_special_token_opens_a_word():
 def whole_segment(candidates: Candidates, budget: np.ndarray, row_copy: np.ndarray) -> Selection:
     """A rule for the test below: all of a row's candidates, the unit being the segment."""
     counts = np.repeat(candidates.counts, row_copy.shape[1])
-    index = np.concatenate([np.arange(a, b) for a, b in itertools.pairwise(candidates.offsets) for _ in range(row_copy.shape[1])])
+    index = np.concatenate(
+        [np.arange(a, b) for a, b in itertools.pairwise(candidates.offsets) for _ in range(row_copy.shape[1])]
+    )
     row = np.searchsorted(candidates.rows.offsets, candidates.index[index], side="right") - 1
     in_b = candidates.index[index] - candidates.rows.offsets[row] >= candidates.rows.segment_start[row]
     return Selection(index=index, counts=counts, unit=np.where(in_b, candidates.rows.segment_start[row], 1).astype(np.int64))

@@ -99,7 +99,9 @@ def reference_program(documents: Documents, config: PairConfig) -> list[tuple[li
             if i == len(document) - 1 or size >= targets[number]:
                 begin = i + 1 - len(chunk)
                 row = row_keys(config.seed, documents.keys[number], begin)
-                draw = {use: float(keys.uniform(keys.derive(row, use))) for use in (USE_SPLIT, USE_COIN, USE_DOCUMENT, USE_START)}
+                draw = {
+                    use: float(keys.uniform(keys.derive(row, use))) for use in (USE_SPLIT, USE_COIN, USE_DOCUMENT, USE_START)
+                }
                 a_end = 1 + int(draw[USE_SPLIT] * (len(chunk) - 1)) if len(chunk) >= 2 else 1
                 a = [token for part in chunk[:a_end] for token in part]
                 if len(chunk) == 1 or draw[USE_COIN] < 0.5:
@@ -128,7 +130,9 @@ def test_rows_are_those_of_the_reference_program(sizes, seed):
     expected = reference_program(documents, config)
     assert segments.pair_label.tolist() == [label for _, _, label in expected]
     for row, (a, b, _) in enumerate(expected):
-        first, second = (documents.tokens[s : s + n].tolist() for s, n in zip(segments.starts[row], segments.lengths[row], strict=True))
+        first, second = (
+            documents.tokens[s : s + n].tolist() for s, n in zip(segments.starts[row], segments.lengths[row], strict=True)
+        )
         assert "".join(map(chr, first)) in "".join(map(chr, a))  # a contiguous part
         assert "".join(map(chr, second)) in "".join(map(chr, b))
         assert len(first) + len(second) == min(len(a) + len(b), config.max_tokens)
@@ -200,10 +204,14 @@ def test_rows_are_laid_out_as_bert_reads_them():
     segments = next_sentence(documents, PairConfig(length=40, short_seq_prob=0, seed=2))
     block = assemble(documents, segments, 2, SPECIAL)
     assert (np.diff(block.rank.astype(object)) > 0).all()
-    by_place = {(int(documents.keys[d]), int(o)): i for i, (d, o) in enumerate(zip(segments.document, segments.offset, strict=True))}
+    by_place = {
+        (int(documents.keys[d]), int(o)): i for i, (d, o) in enumerate(zip(segments.document, segments.offset, strict=True))
+    }
     for row in range(len(block)):
         source = by_place[int(block.document[row]), int(block.offset[row])]
-        a, b = (documents.tokens[s : s + n].tolist() for s, n in zip(segments.starts[source], segments.lengths[source], strict=True))
+        a, b = (
+            documents.tokens[s : s + n].tolist() for s, n in zip(segments.starts[source], segments.lengths[source], strict=True)
+        )
         ids = block.input_ids[block.offsets[row] : block.offsets[row + 1]].tolist()
         assert ids == [SPECIAL.cls, *a, SPECIAL.sep, *b, SPECIAL.sep]
         assert block.segment_start[row] == len(a) + 2
@@ -233,7 +241,10 @@ def test_no_documents_give_no_rows():
 def test_the_seed_changes_the_pairs_and_nothing_else_does(seed):
     documents = make_documents([[10, 20, 15] * 10, [30, 8] * 12])
     config = PairConfig(length=64, short_seq_prob=0.1, seed=seed)
-    again, other = next_sentence(documents, config), next_sentence(documents, PairConfig(length=64, short_seq_prob=0.1, seed=seed + 1))
+    again, other = (
+        next_sentence(documents, config),
+        next_sentence(documents, PairConfig(length=64, short_seq_prob=0.1, seed=seed + 1)),
+    )
     np.testing.assert_array_equal(next_sentence(documents, config).starts, again.starts)
     assert again.starts.tolist() != other.starts.tolist()
     assert len(set(sentence_keys(documents, seed).tolist())) == len(documents.sentence_index)

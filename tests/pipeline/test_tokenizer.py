@@ -25,8 +25,29 @@ PIECES = [
     *(f"##{letter}" for letter in LETTERS),
 ]
 AWKWARD = [
-    *("", " ", "  the  cat ", "the\ncat\tsings", "cats,sing.", "café CAFÉ cafe\u0301", "[MASK] the [SEP]", "[mask]", "中文the中"),
-    *("the\u00a0cat", "the\u2028cat", "the\x1ccat\x00s\x7f", "\u200bthe", "a\u0301 \u0301b", "İSTANBUL ß ﬁ", "x" * 300, "ΣΑΣ ΣΑΣ.", "\ufeffthe", "a" * 100 + " b"),
+    *(
+        "",
+        " ",
+        "  the  cat ",
+        "the\ncat\tsings",
+        "cats,sing.",
+        "café CAFÉ cafe\u0301",
+        "[MASK] the [SEP]",
+        "[mask]",
+        "中文the中",
+    ),
+    *(
+        "the\u00a0cat",
+        "the\u2028cat",
+        "the\x1ccat\x00s\x7f",
+        "\u200bthe",
+        "a\u0301 \u0301b",
+        "İSTANBUL ß ﬁ",
+        "x" * 300,
+        "ΣΑΣ ΣΑΣ.",
+        "\ufeffthe",
+        "a" * 100 + " b",
+    ),
     *("\ud7ff\ue000", "🙂the🙂", "the \u0301cat", "\u1100\u1161 \u11a8", "##ing ##s"),
 ]
 
@@ -48,7 +69,11 @@ def test_vocab_txt(vocab_txt):
     assert tokenizer.lowercase
     assert tokenizer.word_start.tolist() == [not piece.startswith("##") for piece in PIECES]
     ids = tokenizer.encode_batch(["The CATS sing.", "", "unmaskable"])
-    assert [[PIECES[i] for i in row] for row in ids] == [["the", "cat", "##s", "sing", "."], [], ["un", *(f"##{c}" for c in "mask"), "##able"]]
+    assert [[PIECES[i] for i in row] for row in ids] == [
+        ["the", "cat", "##s", "sing", "."],
+        [],
+        ["un", *(f"##{c}" for c in "mask"), "##able"],
+    ]
     assert tokenizer.decode(ids[0]) == "the cats sing."
 
 
@@ -61,16 +86,26 @@ def test_text_never_makes_a_special_token(vocab_txt):
 
 
 @settings(max_examples=150, deadline=None)
-@given(texts=st.lists(st.one_of(st.sampled_from(AWKWARD), st.text(alphabet=st.characters(exclude_categories=["Cs"])), st.text(LETTERS + " .,'É")), max_size=8))
+@given(
+    texts=st.lists(
+        st.one_of(
+            st.sampled_from(AWKWARD), st.text(alphabet=st.characters(exclude_categories=["Cs"])), st.text(LETTERS + " .,'É")
+        ),
+        max_size=8,
+    )
+)
 def test_the_shortcut_equals_the_backend(vocab_txt, texts):
     for lowercase in (True, False):
         tokenizer = load(vocab_txt, lowercase)
         for _ in range(2):  # the second time from memory
-            ids, offsets = tokenizer.encode_flat(texts)
+            ids, offsets = tokenizer._memory.encode(texts)
             expected_ids, expected_offsets = tokenizer.encode_directly(texts)
             assert ids.tolist() == expected_ids.tolist()
             assert offsets.tolist() == expected_offsets.tolist()
-            assert tokenizer.encode_batch(texts) == [e.ids for e in tokenizer._text_backend.encode_batch(texts, add_special_tokens=False)]
+            assert tokenizer.encode_flat(texts * 20)[0].tolist() == expected_ids.tolist() * 20
+            assert tokenizer.encode_batch(texts) == [
+                e.ids for e in tokenizer._text_backend.encode_batch(texts, add_special_tokens=False)
+            ]
 
 
 def test_the_shortcut_equals_the_backend_on_real_text(shared_data):
@@ -152,7 +187,9 @@ def test_case(tmp_path):
     assert not load(str(tmp_path), lowercase=False).lowercase
     load(cased).save(str(tmp_path / "saved"))
     assert not load(str(tmp_path / "saved")).lowercase
-    assert load(str(tmp_path / "saved"), lowercase=True).encode_batch(["THE É"]) == load(cased, lowercase=True).encode_batch(["THE É"])
+    assert load(str(tmp_path / "saved"), lowercase=True).encode_batch(["THE É"]) == load(cased, lowercase=True).encode_batch(
+        ["THE É"]
+    )
 
 
 def test_line_ends_and_blank_lines_keep_ids(tmp_path):

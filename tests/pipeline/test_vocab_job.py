@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.pipeline.corpus_fixture import made_documents, write_corpus
 
 from pipeline.errors import DataError, UsageError
 from pipeline.jobs.vocab import STAGE, VocabConfig
 from pipeline.stage import execute, parse_config
 from pipeline.tokenizer import load
+from tests.pipeline.corpus_fixture import made_documents, write_corpus
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden.json"
 CONFIG = {"size": 300, "sample_bytes": 40_000}
@@ -60,7 +60,9 @@ def test_three_processes_give_the_same_bytes(vocab, corpus, tmp_path):
 
 def test_shards_and_their_order_do_not_matter(vocab, tmp_path):
     documents = made_documents()
-    other = write_corpus(tmp_path / "corpus", documents[::-1], shards=2, heldout=[documents[5][0], documents[9][0]], scrambled=True)
+    other = write_corpus(
+        tmp_path / "corpus", documents[::-1], shards=2, heldout=[documents[5][0], documents[9][0]], scrambled=True
+    )
     assert make(other, tmp_path / "vocab", **CONFIG).manifest.content_sha256 == vocab.manifest.content_sha256
 
 
@@ -113,7 +115,9 @@ def test_too_small_a_size(corpus, tmp_path):
 
 
 def test_unknown_kind(corpus, tmp_path):
-    with pytest.raises(UsageError, match=r"vocab.kind \(found 'wordpeice'\): unknown kind of tokenizer; did you mean 'wordpiece'"):
+    with pytest.raises(
+        UsageError, match=r"vocab.kind \(found 'wordpeice'\): unknown kind of tokenizer; did you mean 'wordpiece'"
+    ):
         make(corpus, tmp_path / "v", kind="wordpeice")
 
 
