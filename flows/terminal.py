@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -115,16 +116,21 @@ def headline(manifest: Manifest) -> str:
         case "dataset":
             return f"{summary['rows']:,} rows, {si(summary['tokens'])} tokens read, {summary['shards']} shards"
         case "pretrain":
-            gain = summary["unigram_entropy"] - summary["heldout_loss"]
-            return (
-                f"held-out MLM {summary['heldout_loss']:.3f} nats, {gain:.2f} below unigram entropy"
-                f" {summary['unigram_entropy']:.3f}; {si(summary['tokens_per_second'])} tokens/s"
-            )
+            return f"{_learned(summary)}; {si(summary['tokens_per_second'])} tokens/s"
         case "finetune" | "evaluate":
             return ", ".join(
                 f"{key} {value:.3f}" for key, value in summary["metrics"].items() if isinstance(value, (int, float))
             )
     return ""
+
+
+def _learned(summary: Mapping[str, Any]) -> str:
+    """The held-out loss beside that of a model which knows only how often each piece occurs."""
+    loss, entropy = summary.get("heldout_loss"), summary.get("unigram_entropy")
+    if loss is None or entropy is None:
+        return f"loss {summary['loss']:.3f}, nothing held out"
+    side = "below" if loss <= entropy else "above"
+    return f"held-out MLM {loss:.3f} nats, {abs(entropy - loss):.2f} {side} the unigram entropy {entropy:.3f}"
 
 
 def done_line(result: Result) -> str:
@@ -133,7 +139,7 @@ def done_line(result: Result) -> str:
 
 
 def result_table(results: Iterable[Result]) -> Table:
-    """Stage, time, rows, result, place."""
+    """Stage, time, rows, result, and the link that leads to the artifact."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title, justify in (("stage", "left"), ("time", "right"), ("rows", "right"), ("result", "left"), ("artifact", "left")):
         table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
@@ -141,7 +147,7 @@ def result_table(results: Iterable[Result]) -> Table:
         manifest = result.manifest
         spent = f"cached ({seconds_text(manifest.seconds)})" if result.cached else seconds_text(manifest.seconds)
         rows = f"{manifest.rows:,}" if manifest.rows else ""
-        table.add_row(manifest.stage, spent, rows, headline(manifest), result.artifact)
+        table.add_row(manifest.stage, spent, rows, headline(manifest), str(Path(result.artifact).parent / manifest.stage))
     return table
 
 

@@ -230,6 +230,7 @@ def execute(
         build = Build(path=out, inputs=dict(inputs), execution=execution, fingerprint=fingerprint, report=report)
         outcome = stage.run(config, build)
         storage.remove(build.scratch)
+        _remove_torn_files(out)
         manifest = artifact.Manifest(
             stage=stage.name,
             version=stage.version,
@@ -263,6 +264,13 @@ def join_execution(
     if artifact.is_artifact(out) and artifact.read_manifest(out).fingerprint == fingerprint:
         return
     stage.run(config, Build(path=out, inputs=dict(inputs), execution=execution, fingerprint=fingerprint, report=report))
+
+
+def _remove_torn_files(out: str) -> None:
+    """Remove what writers that were killed have left under temporary names."""
+    for name in storage.list_files(out):
+        if name.rsplit("/", 1)[-1].startswith(storage.TEMPORARY):
+            storage.remove(storage.join(out, name))
 
 
 def _claim(stage: Stage, out: str, fingerprint: str, force: bool) -> None:

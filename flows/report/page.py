@@ -44,7 +44,6 @@ def render(manifests: Mapping[str, Manifest], history: Sequence[Mapping[str, Any
         s=summaries,
         cards=_cards(manifests),
         figures=_figures(manifests, history),
-        drops=_drops(manifests),
         masks=masks,
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110),
         packages=sorted(packages.items()),
@@ -64,8 +63,10 @@ def _cards(manifests: Mapping[str, Manifest]) -> list[tuple[str, str, str]]:
         cards.append((si(dataset["tokens"]), "tokens read", f"{dataset['rows']:,} rows × {dataset['copies']} masks"))
     if "pretrain" in manifests:
         pretrain = manifests["pretrain"].summary
-        gain = pretrain["unigram_entropy"] - pretrain["heldout_loss"]
-        cards.append((f"{pretrain['heldout_loss']:.3f}", "held-out MLM loss (nats)", f"{gain:.2f} below the unigram entropy"))
+        if pretrain["heldout_loss"] is not None:
+            gain = pretrain["unigram_entropy"] - pretrain["heldout_loss"]
+            remark = f"{abs(gain):.2f} {'below' if gain >= 0 else 'above'} the unigram entropy"
+            cards.append((f"{pretrain['heldout_loss']:.3f}", "held-out MLM loss (nats)", remark))
         cards.append((si(pretrain["tokens_per_second"]), "tokens/s", f"{pretrain['steps']:,} steps, {pretrain['precision']}"))
     if "finetune" in manifests:
         metrics = manifests["finetune"].summary["metrics"]
@@ -79,9 +80,10 @@ def _cards(manifests: Mapping[str, Manifest]) -> list[tuple[str, str, str]]:
 
 def _figures(manifests: Mapping[str, Manifest], history: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     figures: dict[str, str] = {}
-    drops = _drops(manifests)
-    if drops:
-        figures["drops"] = plots.bars(dict(drops[:12]), "dropped")
+    for kind, unit in (("dropped", "documents"), ("dropped_lines", "lines and paragraphs"), ("quarantined", "quarantined")):
+        counts = _drops(manifests, kind)
+        if counts:
+            figures[kind] = plots.bars(dict(counts[:14]), unit)
     if "dataset" in manifests:
         dataset = manifests["dataset"].summary
         figures["lengths"] = plots.lengths(dataset["length_histogram"], dataset["length"])
@@ -98,19 +100,12 @@ def _figures(manifests: Mapping[str, Manifest], history: Sequence[Mapping[str, A
     return figures
 
 
-def _drops(manifests: Mapping[str, Manifest]) -> list[tuple[str, int]]:
-    """What the corpus stage dropped, most first."""
+def _drops(manifests: Mapping[str, Manifest], kind: str) -> list[tuple[str, int]]:
+    """What the corpus stage counted under `kind/…`, most first."""
     if "corpus" not in manifests:
         return []
+    counters = manifests["corpus"].counters
     found = [
-        (
-            key.replace("dropped_lines/", "lines: ")
-            .replace("dropped/", "")
-            .replace("quarantined/", "quarantined: ")
-            .replace("_", " "),
-            n,
-        )
-        for key, n in manifests["corpus"].counters.items()
-        if key.split("/")[0] in ("dropped", "dropped_lines", "quarantined") and n
+        (key.removeprefix(f"{kind}/").replace("_", " "), n) for key, n in counters.items() if key.startswith(f"{kind}/") and n
     ]
     return sorted(found, key=lambda item: -item[1])

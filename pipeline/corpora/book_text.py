@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from pipeline.corpora.reader import Tally
 
 # Project Gutenberg's frame, in the wordings of fifty years.
-_START = re.compile(r"^.{0,4}\*{2,3} ?START OF (?:THE|THIS) PROJECT GUTENBERG E-?(?:BOOK|TEXT).*?$(?:\n.*\*{3} *$)?", re.MULTILINE | re.IGNORECASE)
+_START = re.compile(
+    r"^.{0,4}\*{2,3} ?START OF (?:THE|THIS) PROJECT GUTENBERG E-?(?:BOOK|TEXT).*?$(?:\n.*\*{3} *$)?",
+    re.MULTILINE | re.IGNORECASE,
+)
 _SMALL_PRINT_END = re.compile(r"^\*END\*? ?THE SMALL PRINT.*$|^\*{3} ?END OF THE SMALL PRINT.*$", re.MULTILINE | re.IGNORECASE)
 _END = re.compile(
     r"^.{0,4}\*{2,3} ?END OF (?:THE|THIS) PROJECT GUTENBERG E-?(?:BOOK|TEXT).*|^ *(?:The )?End of (?:the |this )?Project Gutenberg(?:'s|’s)?\b.*|"
@@ -28,7 +31,10 @@ _CREDIT = re.compile(
     re.IGNORECASE,
 )
 _NOTE = re.compile(r"[\[(*_+| ]*transcriber(?:['’]?s['’]?)?(?: |-)?(?:note|comment|remark|endnote)", re.IGNORECASE)
-_CONTENTS = re.compile(r"_?(?:table of )?contents(?: of .*)?[.:_]?|(?:list of )?(?:illustrations|plates|maps|figures)[.:]?|index[.:]?", re.IGNORECASE)
+_CONTENTS = re.compile(
+    r"_?(?:table of )?contents(?: of .*)?[.:_]?|(?:list of )?(?:illustrations|plates|maps|figures)[.:]?|index[.:]?",
+    re.IGNORECASE,
+)
 _THE_END = re.compile(r"[\W_]*(?:the end|finis|fin|end of (?:the )?(?:book|volume|part).{0,20})[\W_]*", re.IGNORECASE)
 
 _ROMAN = r"(?=[ivxlcm])m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
@@ -52,9 +58,14 @@ _HEADING = re.compile(
 _NUMBER_ONLY = re.compile(rf"(?:{_ROMAN})\.?|\d{{1,2}}\.?", re.IGNORECASE)
 _NUMBER_TITLE = re.compile(rf"(?:(?:{_ROMAN})|\d{{1,2}})[.:]? *[—–-]* *(.{{2,60}})", re.IGNORECASE)
 
-_APPARATUS = re.compile(r"\[(?:Illustration|Pg|Page|Image|Sidenote|Blank Page|Decoration|Music|Greek)\b[^\]]*\]|\{\d+\}|\[\d{1,3}\]|\[[*†‡]\]", re.IGNORECASE)
+_APPARATUS = re.compile(
+    r"\[(?:Illustration|Pg|Page|Image|Sidenote|Blank Page|Decoration|Music|Greek)\b[^\]]*\]|\{\d+\}|\[\d{1,3}\]|\[[*†‡]\]",
+    re.IGNORECASE,
+)
 _FOOTNOTE = re.compile(r"\[(?:Footnote|Note)\b|\[\d{1,3}\] ", re.IGNORECASE)
-_EMPHASIS = re.compile(r"(?<!\w)_([^_\n]+(?:\n[^_\n]+)?)_(?!\w)|(?<!\w)=([^=\n]{1,80})=(?!\w)")
+_EMPHASIS = re.compile(r"(?<!\w)_([^_\n]+(?:\n[^_\n]+)?)_(?!\w)|(?<!\w)=([^=\n]{1,80})=(?!\w)|(?<=\d)_([a-z]{1,2})_")
+_TAG = re.compile(r"</?(?:i|b|u|em|strong|sup|sub|small|br|center|p)\s*/?>", re.IGNORECASE)
+_SPACED_COMMA = re.compile(r"(?<=[^\W_]) +([,;])(?=\s)")
 _LETTER = re.compile(r"[^\W\d_]")
 _PROSE_END = re.compile(r"[.!?:;,—-][\"'”’)\]_]*$")
 _CLOSED = re.compile(r"[.!?][\"'”’)\]_]*$")
@@ -200,7 +211,11 @@ def _without_contents(blocks: list[_Block], tally: Tally) -> list[_Block]:
     listed: list[str] | None = None
     for position, block in enumerate(blocks):
         first = _key(block.lines[0])
-        if listed is None and position * 2 < len(blocks) + 40 and (_CONTENTS.fullmatch(block.text) or _CONTENTS.fullmatch(block.lines[0].strip())):
+        if (
+            listed is None
+            and position * 2 < len(blocks) + 40
+            and (_CONTENTS.fullmatch(block.text) or _CONTENTS.fullmatch(block.lines[0].strip()))
+        ):
             listed = [_key(line) for line in block.lines[1:]]
             tally.drop_lines("contents", len(block.lines))
         elif listed is not None and (block.is_prose or _in_list(first, listed)):
@@ -254,9 +269,18 @@ def _sections(blocks: list[_Block], tally: Tally) -> list[tuple[str, list[str]]]
         elif not _LETTER.search(text):
             tally.drop_lines("ornament", len(block.lines))
         else:
-            sections[-1][1].append(_EMPHASIS.sub(lambda match: match[1] or match[2], text) if "_" in text or "=" in text else text)
+            sections[-1][1].append(_plain(text))
             fresh = False
     return sections
+
+
+def _plain(text: str) -> str:
+    """A paragraph without the signs that stand for italics, and without blanks before commas."""
+    if "_" in text or "=" in text:
+        text = _EMPHASIS.sub(lambda match: match[1] or match[2] or match[3], text)
+    if "<" in text:
+        text = _TAG.sub("", text)
+    return _SPACED_COMMA.sub(r"\1", text)
 
 
 def _opens_chapter(block: _Block, text: str) -> bool:
@@ -276,4 +300,4 @@ def _opens_chapter(block: _Block, text: str) -> bool:
 
 def _is_capital_heading(block: _Block, text: str) -> bool:
     """Whether the block is capitals alone, with more than the usual space before it."""
-    return len(block.lines) <= 2 and block.gap >= 2 and 4 <= len(text) <= 80 and text.isupper() and text[0] not in "\"“"
+    return len(block.lines) <= 2 and block.gap >= 2 and 4 <= len(text) <= 80 and text.isupper() and text[0] not in '"“'

@@ -34,7 +34,9 @@ class BooksReader(FileReader):
         if split.path.lower().endswith(".epub"):
             book = epub.read(split.path, tally)
         elif split.size > MAXIMUM_DOCUMENT_BYTES:
-            tally.quarantine("too_large", f"a text of {split.size:,} bytes is no book (the limit is {MAXIMUM_DOCUMENT_BYTES:,})")
+            tally.quarantine(
+                "too_large", f"a text of {split.size:,} bytes is no book (the limit is {MAXIMUM_DOCUMENT_BYTES:,})"
+            )
             return
         else:
             with storage.open_input(split.path) as handle:
@@ -67,7 +69,9 @@ def decode(data: bytes, tally: Tally) -> str | None:
             try:
                 return data.decode(encoding)
             except UnicodeDecodeError as error:
-                tally.quarantine("bad_encoding", f"the file's mark says {encoding}, byte {error.start:,} does not", offset=error.start)
+                tally.quarantine(
+                    "bad_encoding", f"the file's mark says {encoding}, byte {error.start:,} does not", offset=error.start
+                )
                 return None
     if b"\0" in data:
         offset = data.index(b"\0")

@@ -28,7 +28,9 @@ _UNDERLINE = re.compile(r"([=\-~^\"'`*+#.:_])\1{2,}\s*")
 _GOOGLE = re.compile(r"([A-Z][A-Za-z ]{2,24}):{1,2}\s*")
 _FIELD = re.compile(r":[A-Za-z][\w *,.\[\]|~-]*:(?:\s|$)|@[a-z]+\b")
 _DIRECTIVE = re.compile(r"\.\.\s+(?:\|[^|]+\|\s+)?([\w:-]+)::\s*(.*)|\.\. .*|\.\.$")
-_KEPT_DIRECTIVES = frozenset("note warning tip important caution attention hint danger admonition topic rubric container".split())
+_KEPT_DIRECTIVES = frozenset(
+    "note warning tip important caution attention hint danger admonition topic rubric container".split()
+)
 _TITLED_DIRECTIVES = frozenset("rubric admonition topic container".split())
 _FENCE = re.compile(r"(?:```|~~~)")
 _ITEM = re.compile(r"(?:[-*+•]|\(?(?:\d{1,2}|[a-zA-Z]|#)[.)])\s+")
@@ -43,7 +45,9 @@ _STRONG = re.compile(r"(?<![\w*])(\*{1,2})(?=\S)([^*]+?)(?<=\S)\1(?![\w*])")
 _CITATION = re.compile(r"\s*\[(?:\d{1,3}|#\w*|[A-Z][\w+-]*\d{2,4}[a-z]?|\*)\]_?|\s*\|\w+\|_?")
 _URL = re.compile(r"<?(?:https?|ftp)://[^\s>)\]]+>?|\bwww\.[^\s>)]+")
 _PLACEHOLDER = re.compile(r"%\(\w+\)|\{\w*\}|\\\\|__\w+__\s*=|\{\{|\}\}")
-_CODE = re.compile(r"[\w\])]\s*(?:=|==|->|\+=)\s*[\w\[(\"']|;\s*$|^\s*(?:def|class|import|from \w+ import|return|if .*:$|for .*:$)\b|\w\(\w*\)\.\w")
+_CODE = re.compile(
+    r"[\w\])]\s*(?:=|==|->|\+=)\s*[\w\[(\"']|;\s*$|^\s*(?:def|class|import|from \w+ import|return|if .*:$|for .*:$)\b|\w\(\w*\)\.\w"
+)
 _SENTENCE_START = re.compile(r"[\"'“(]?[^\W\d_]")
 _LAST_END = re.compile(r".*[.!?][\"')\]”’]*(?=\s|$)", re.DOTALL)
 _NON_LETTER = re.compile(r"[^\W\d_]|\s")
@@ -178,7 +182,12 @@ def _descriptions(lines: list[str]) -> Iterator[list[str]]:
 def _is_underlined(lines: list[str], number: int) -> bool:
     text = lines[number].strip()
     following = lines[number + 1].strip() if number + 1 < len(lines) else ""
-    return len(text) >= 2 and not _UNDERLINE.fullmatch(text) and bool(_UNDERLINE.fullmatch(following)) and len(following) >= min(len(text), 3)
+    return (
+        len(text) >= 2
+        and not _UNDERLINE.fullmatch(text)
+        and bool(_UNDERLINE.fullmatch(following))
+        and len(following) >= min(len(text), 3)
+    )
 
 
 def _flush(current: list[str]) -> Iterator[list[str]]:

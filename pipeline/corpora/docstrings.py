@@ -28,10 +28,14 @@ from pipeline.text.document import Document
 
 STDLIB = "stdlib"
 
-_SKIPPED_DIRECTORIES = frozenset({"test", "tests", "testing", "_testing", "site-packages", "dist-packages", "__pycache__", "node_modules"})
+_SKIPPED_DIRECTORIES = frozenset(
+    {"test", "tests", "testing", "_testing", "site-packages", "dist-packages", "__pycache__", "node_modules"}
+)
 _SKIPPED_FILES = re.compile(r"(?:conftest|test_.*|.*_test|.*_tests|.*_pb2|.*_pb2_grpc)\.py")
 _SKIPPED_STDLIB = frozenset({"idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data"})
-_DOCUMENTING_CALLS = frozenset({"add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all", "_add_docstr_all", "add_newdoc_for_scalar_type"})
+_DOCUMENTING_CALLS = frozenset(
+    {"add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all", "_add_docstr_all", "add_newdoc_for_scalar_type"}
+)
 _DOCUMENTING_NAME = re.compile(r"doc(?:s|string|strings)?(?:_|$)", re.IGNORECASE)
 _MOST_SOURCE_BYTES = 8 << 20  # a generated table, not a module
 
@@ -111,24 +115,33 @@ def _locate(name: str) -> tuple[str, str]:
     if name == STDLIB:
         return STDLIB, sysconfig.get_path("stdlib")
     top, *inner = name.replace("-", "_").split(".")
-    spec = _find(top)
-    if spec is None:  # the distribution may have another name than the package: scikit-learn, beautifulsoup4
-        wanted = re.sub(r"[-_.]+", "-", name).lower()
-        tops = [
-            package
-            for package, owners in importlib.metadata.packages_distributions().items()
-            if any(re.sub(r"[-_.]+", "-", owner).lower() == wanted for owner in owners) and not package.startswith("_")
-        ]
-        found = sorted((tuple_ for tuple_ in ((package, _find(package)) for package in tops) if tuple_[1]), key=lambda pair: pair[0])
-        if not found:
-            raise DataError(f"package {name!r} is not installed here; install it, or leave it out of source docstrings")
-        (top, spec), inner = found[0], []
-    root = Path(spec)
+    location = _find(top)
+    if location is None:  # the distribution may have another name than the package: scikit-learn, beautifulsoup4
+        inner = []
+        for candidate in sorted(_packages_of(name)):
+            if (location := _find(candidate)) is not None:
+                top = candidate
+                break
+    if location is None:
+        raise DataError(f"package {name!r} is not installed here; install it, or leave it out of source docstrings")
+    root = Path(location)
     for part in inner:
         root = root / part if (root / part).is_dir() else root / f"{part}.py"
     if not root.exists():
         raise DataError(f"package {top!r} holds no module {'.'.join(inner)!r} that can be read; check source docstrings")
     return ".".join([top, *inner]), str(root)
+
+
+def _packages_of(distribution: str) -> list[str]:
+    """The top-level packages that an installed distribution brings."""
+    wanted = _normalized(distribution)
+    brought = importlib.metadata.packages_distributions().items()
+    return [package for package, owners in brought if not package.startswith("_") and wanted in map(_normalized, owners)]
+
+
+def _normalized(distribution: str) -> str:
+    """A distribution's name as PEP 503 compares them."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def _find(name: str) -> str | None:
@@ -145,10 +158,10 @@ def _find(name: str) -> str | None:
 
 
 def _module(package: str, name: str) -> str:
+    """The module's full name; a package of one file is named by itself."""
     parts = name.removesuffix(".py").split("/")
-    parts = parts[:-1] if parts[-1] == "__init__" else parts
-    if package.endswith("".join(parts)) and len(parts) == 1 and package.split(".")[-1] == parts[0]:
-        return package  # a package of one file
+    if parts[-1] == "__init__" or parts == package.split(".")[-1:]:
+        parts.pop()
     return ".".join(parts if package == STDLIB and parts else [package, *parts])
 
 
@@ -162,8 +175,8 @@ def _parse(name: str, path: str, tally: Tally) -> ast.Module | None:
             warnings.simplefilter("ignore")  # invalid escapes are the package's business
             return ast.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None) or 0
-        tally.quarantine("syntax_error", f"the file is no Python {line and f'(line {line})' or ''} that this Python reads", inner=name)
+        where = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+        tally.quarantine("syntax_error", f"the file{where} is no Python that this Python reads", inner=name)
         return None
 
 

@@ -26,8 +26,12 @@ MOST_BYTES = 256 << 20  # of all chapters, unpacked
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
 _BLOCKS = frozenset("p div li dd dt blockquote pre section article td figcaption body".split())
 _IGNORED = frozenset("script style nav head table figure img svg aside sup math audio video object form noscript".split())
-_BOILERPLATE = re.compile(r"\b(?:pg-boilerplate|pgheader|pg-header|pg-footer|pagenum|pageno|footnote|noteref|toc|titlepage|copyright)\b")
-_SKIPPED_DOCUMENTS = re.compile(r"(?:nav|toc|contents|cover|title|title[-_ ]?page|copyright|colophon|landmarks|index|loi|footnotes|endnotes)\d*")
+_BOILERPLATE = re.compile(
+    r"\b(?:pg-boilerplate|pgheader|pg-header|pg-footer|pagenum|pageno|footnote|noteref|toc|titlepage|copyright)\b"
+)
+_SKIPPED_DOCUMENTS = re.compile(
+    r"(?:nav|toc|contents|cover|title|title[-_ ]?page|copyright|colophon|landmarks|index|loi|footnotes|endnotes)\d*"
+)
 _CHAPTER_LEVELS = ("h1", "h2")
 _ENCODING = re.compile(rb"""encoding=["']([\w.-]{1,40})["']""")
 
@@ -41,7 +45,15 @@ def read(path: str, tally: Tally) -> Book | None:
     try:
         with storage.open_input(path) as handle, zipfile.ZipFile(handle) as archive:
             return _Epub(archive, tally).book()
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, _Broken, etree.XMLSyntaxError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        _Broken,
+        etree.XMLSyntaxError,
+    ) as error:
         tally.damaged("damaged_epub", f"the EPUB cannot be read ({error or type(error).__name__})")
         return None
 

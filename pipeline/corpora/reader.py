@@ -138,7 +138,9 @@ class FileReader:
             return [self._split(posixpath.basename(path.rstrip("/")), path)]
         names = [name for name in storage.list_files(path) if self._wanted(name)]
         if not names:
-            raise DataError(f"{path} holds no file of source {self.kind} ({', '.join(self.patterns)}); point to a directory that does")
+            raise DataError(
+                f"{path} holds no file of source {self.kind} ({', '.join(self.patterns)}); point to a directory that does"
+            )
         return [self._split(name, storage.join(path, name)) for name in names]
 
     def _split(self, name: str, path: str) -> Split:
@@ -146,7 +148,9 @@ class FileReader:
 
     def _wanted(self, name: str) -> bool:
         parts = name.lower().split("/")
-        return not any(part.startswith((".", "_")) for part in parts) and any(fnmatch.fnmatch(parts[-1], p) for p in self.patterns)
+        return not any(part.startswith((".", "_")) for part in parts) and any(
+            fnmatch.fnmatch(parts[-1], p) for p in self.patterns
+        )
 
     def files(self, split: Split) -> list[tuple[str, str]]:
         return [(split.name, split.path)]

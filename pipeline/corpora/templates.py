@@ -15,7 +15,19 @@ Rule = Callable[[Arguments, Named], str]
 
 _MONTHS = "January February March April May June July August September October November December".split()
 _NUMBER = re.compile(r"[−-]?[\d.,]+(?:[+/⁄][\d.]+)*(?:e[−-]?\d+)?")
-_RANGES = {"to": "to", "-": "–", "–": "–", "to(-)": "to", "and": "and", "or": "or", "x": "×", "by": "by", "×": "×", "+/-": "±", "±": "±"}
+_RANGES = {
+    "to": "to",
+    "-": "–",
+    "–": "–",
+    "to(-)": "to",
+    "and": "and",
+    "or": "or",
+    "x": "×",
+    "by": "by",
+    "×": "×",
+    "+/-": "±",
+    "±": "±",
+}
 _UNITS = {
     "sqmi": "sq mi", "sqft": "sq ft", "sqyd": "sq yd", "km2": "km²", "m2": "m²", "cm2": "cm²", "mm2": "mm²", "m3": "m³", "km3": "km³",
     "cuft": "cu ft", "cumi": "cu mi", "c": "°C", "f": "°F", "usgal": "US gal", "impgal": "imp gal", "km/h": "km/h", "ha": "hectares",
@@ -124,7 +136,17 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(["quote", "quotation", "cquote", "blockquote", "bquote", "quote box2", "centered pull quote"], _quotation),
     **dict.fromkeys(["as of", "asof"], _as_of),
     **dict.fromkeys(
-        ["start date", "end date", "birth date", "death date", "birth date and age", "film date", "start date and age", "date", "dts"],
+        [
+            "start date",
+            "end date",
+            "birth date",
+            "death date",
+            "birth date and age",
+            "film date",
+            "start date and age",
+            "date",
+            "dts",
+        ],
         _date,
     ),
     **dict.fromkeys(["circa", "c.", "ca."], _around("c. ")),
@@ -139,7 +161,10 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(["dash", "snd", "snds", "spnd", "sndash", "ndash", "spaced ndash", "spaced en dash", "en dash"], DASH),
     **dict.fromkeys(["mdash", "em dash", "—", "spaced em dash"], _constant("—")),
     **dict.fromkeys(["'", "apostrophe", "`"], QUOTE),
-    **dict.fromkeys(["nbsp", "space", "spaces", "thinsp", "thin space", "·", "dot", "dot separator", "middot", "•", "bull", "clear"], _constant(" ")),
+    **dict.fromkeys(
+        ["nbsp", "space", "spaces", "thinsp", "thin space", "·", "dot", "dot separator", "middot", "•", "bull", "clear"],
+        _constant(" "),
+    ),
     **dict.fromkeys(["us$", "usd", "us dollar"], _around("US$")),
     **dict.fromkeys(["£", "gbp", "pound"], _around("£")),
     **dict.fromkeys(["€", "eur", "euro"], _around("€")),

@@ -17,10 +17,15 @@ from pipeline.text.clean import reads_as_prose, tidy
 from pipeline.text.document import HOLE, Document
 
 _ATTRIBUTE = re.compile(r'(\w+)="(.*?)"(?=\s+\w+="|\s*>)')
-_FORMULA = re.compile(r"\b(?:formula|codice|math)_\d+\b")
+_FORMULA = re.compile(r"(?:formula|codice|math)_\d+")
+_LEFTOVER = re.compile(
+    r"<?\[?(?:https?|ftp)://[^\s\]>)]+\]?>?|\[\d{1,2}\]?(?=\s|$)|\[\[[^\[\]|]*\|(?:[^\[\]|]*\|)*.*$|\[\[|\]\]|\{\{|\}\}|__[A-Z]{3,}__"
+)
 _TAG = re.compile(r"</?(?:[a-zA-Z]+)(?:\s[^<>]*)?/?>")
 _HEADING = re.compile(r"#+ .*|(?:[^\W\d_]|\d|[\"'“‘(])(?:(?![.!?] )[^\n]){0,58}\.")
-_DISAMBIGUATION = re.compile(r"\b(?:may|can) (?:also |either )?(?:refer to|mean)(?: any of)?(?: the following)?:\s*$", re.MULTILINE)
+_DISAMBIGUATION = re.compile(
+    r"\b(?:may|can) (?:also |either )?(?:refer to|mean)(?: any of)?(?: the following)?:\s*$", re.MULTILINE
+)
 _VERB = re.compile(
     r"^(?:he|she|it|they|we|this|there)\b|"
     r"\b(?:is|are|was|were|has|have|had|be|been|can|could|will|would|may|might|must|should|did|does|do|became|died|born|lives?)\b",
@@ -120,7 +125,7 @@ def _paragraphs(text: str, title: str, tally: Tally) -> Iterator[str]:
         if is_heading(line):
             tally.drop_lines("heading")
             continue
-        line = tidy(_TAG.sub("", _FORMULA.sub(HOLE, line)))
+        line = tidy(_TAG.sub("", _LEFTOVER.sub("", _FORMULA.sub(HOLE, line))))
         if reads_as_prose(line) or (len(line) > 80 and line.endswith(":")):
             yield line
         elif line:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 18
 _TEXTS = {"title", "ns", "id", "model", "text"}
-_REDIRECT = re.compile(r"\s*#\s*(?:redirect|weiterleitung|redirection|redirección|rinvia|doorverwijzing|patrz)\b", re.IGNORECASE)
+_REDIRECT = re.compile(
+    r"\s*#\s*(?:redirect|weiterleitung|redirection|redirección|rinvia|doorverwijzing|patrz)\b", re.IGNORECASE
+)
 _DISAMBIGUATION = re.compile(
     r"\{\{\s*(?:template:)?\s*(?:(?:[\w ]*[ _-])?(?:dis(?:ambig(?:uation)?)?|dab)(?:[ _-](?:cleanup|page))?|hndis|geodis|mathdab|"
     r"numberdis|roaddis|schooldis|hospitaldis|airport[ _]disambig[\w ]*|letter-number[\w ]*|set[ _]index(?:[ _]article)?|surname|"

@@ -22,7 +22,8 @@ from pipeline.corpora import templates
 from pipeline.text.clean import reads_as_prose, tidy
 from pipeline.text.document import HOLE
 
-_FILE_KEYS, _TALK_OR_OTHER = {-2, 6, 14}, "file image category media"
+_FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no text
+_FILE_NAMES = frozenset({"file", "image", "category", "media"})
 
 # <nowiki> text must not be read as markup: its characters move to the private-use area and come back at the end.
 _MARKUP_CHARACTERS = "[]{}|'=*#:;!<>_~&"
@@ -33,7 +34,7 @@ _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
 _DROPPED = (
     "ref|references|gallery|timeline|score|syntaxhighlight|source|pre|imagemap|hiero|graph|templatestyles|inputbox|mapframe|"
-    "maplink|templatedata|templatedata|section|categorytree|math|chem|ce|s|strike|del|table|style|script|includeonly|indicator"
+    "maplink|templatedata|categorytree|math|chem|ce|s|strike|del|table|style|script|includeonly|indicator"
 )
 _ELEMENT = re.compile(rf"<(/?)({_DROPPED})\b[^<>]*?(/?)>", re.IGNORECASE)
 _SIMPLE_FORMULA = re.compile(r"(?:[^\W_]|[\s+\-−=<>.,()/*']){1,24}")
@@ -41,17 +42,21 @@ _PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
 _BRACKET = re.compile(r"\{\{|\}\}|\[\[|\]\]|^[ :*]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
 _TABLE_LINE = re.compile(r"^[ \t]*[|!][^\n]*\n?|^[ \t]*\|?[\w -]+=[^\n]*\n", re.MULTILINE)
 _LANGUAGE = re.compile(r"(?:[a-z]{2,3}|simple|zh-[a-z-]+|be-tarask|be-x-old|roa-[a-z]+|bat-smg|map-bms|fiu-vro|nds-nl)")
-_INTERWIKI = {"w", "wikt", "wiktionary", "s", "wikisource", "q", "wikiquote", "b", "commons", "c", "d", "m", "meta", "species", "voy"}
+_INTERWIKI = frozenset("w wikt wiktionary s wikisource q wikiquote b commons c d m meta species voy".split())
 
-_EXTERNAL = re.compile(r"\[(?:https?:|ftp:|irc:|news:|mailto:)?//?[^\s\]<>]*[ \t]*([^\]\n]*)\]|\[mailto:[^\s\]]*\s*([^\]\n]*)\]")
+_EXTERNAL = re.compile(r"\[(?:(?:https?|ftp|irc|news):)?//([^\]\n]{0,2000})\]|\[mailto:([^\]\n]{0,2000})\]")
 _URL = re.compile(r"(?:https?|ftp)://[^\s<>\]|]*")
-_BLOCK_TAG = re.compile(r"</?(?:p|div|blockquote|center|poem|ul|ol|li|dl|dd|dt|h[1-6]|hr|onlyinclude|noinclude)\b[^<>]*>", re.IGNORECASE)
+_BLOCK_TAG = re.compile(
+    r"</?(?:p|div|blockquote|center|poem|ul|ol|li|dl|dd|dt|h[1-6]|hr|onlyinclude|noinclude)\b[^<>]*>", re.IGNORECASE
+)
 _BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9:-]*(?:\s[^<>]*)?/?>")
 _QUOTES = re.compile("'{2,}")
 _SWITCH = re.compile(r"__[A-Z]{3,}__")
 _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
 _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
+_DEEPEST = 60  # brackets inside each other; MediaWiki itself stops at 40 templates
+_LONGEST_HEADING = 300  # characters
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -81,9 +86,21 @@ class Markup:
 
     def __init__(self, namespaces: Mapping[int, Iterable[str]], dropped_sections: Iterable[str] = ()) -> None:
         files = {name for key in _FILE_KEYS for name in namespaces.get(key, ())}
-        self._files = files | set(_TALK_OR_OTHER.split())
+        self._files = files | _FILE_NAMES
         self._namespaces = {name for key, names in namespaces.items() if key != 0 for name in names if name}
-        self._namespaces |= {"user", "wikipedia", "file", "mediawiki", "template", "help", "category", "portal", "talk", "module", "draft"}
+        self._namespaces |= {
+            "user",
+            "wikipedia",
+            "file",
+            "mediawiki",
+            "template",
+            "help",
+            "category",
+            "portal",
+            "talk",
+            "module",
+            "draft",
+        }
         self._dropped_sections = frozenset(dropped_sections)
 
     def is_namespaced(self, title: str) -> bool:
@@ -94,11 +111,12 @@ class Markup:
     def extract(self, text: str) -> Extracted:
         """The text passages of a page."""
         text = _COMMENT.sub("", text)
-        if "<nowiki" in text:
-            text = _NOWIKI.sub(lambda match: match[1].translate(_HIDE), text)
+        closed, close, rest = text.rpartition("</nowiki>")
+        if close:
+            text = _NOWIKI.sub(lambda match: match[1].translate(_HIDE), closed + close) + rest
         text = _drop_elements(text)
         text = self._resolve(_PARAMETER.sub("", text))
-        text = _EXTERNAL.sub(lambda match: match[1] or match[2] or "", text)
+        text = _EXTERNAL.sub(lambda match: (match[1] or match[2] or "").partition(" ")[2], text)
         text = _URL.sub("", _BREAK.sub(" ", text))
         text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
         text = _QUOTES.sub(_apostrophes, _SWITCH.sub("", text))
@@ -108,24 +126,30 @@ class Markup:
         """Templates, links and tables replaced by their text; brackets without a partner are dropped."""
         root = _Frame("")
         stack = [root]
+        open_frames = dict.fromkeys(("{{", "[[", "{|"), 0)
         position = 0
         for match in _BRACKET.finditer(text):
             token = match[0].strip(" \t:*")
             if match.start() > position:
                 stack[-1].pieces.append(text[position : match.start()])
             position = match.end()
-            if token in ("{{", "[[", "{|"):
-                stack.append(_Frame(token))
+            if token in open_frames:
+                if len(stack) <= _DEEPEST:
+                    stack.append(_Frame(token))
+                    open_frames[token] += 1
                 continue
             opening = {"}}": "{{", "]]": "[[", "|}": "{|"}[token]
             if opening == "[[":  # a link does not reach out of the template or table around it
                 if stack[-1].kind == "[[":
+                    open_frames["[["] -= 1
                     _close(stack, self._link)
                 continue
-            if not any(frame.kind == opening for frame in stack):
+            if not open_frames[opening]:
                 continue
             while stack[-1].kind != opening:
+                open_frames[stack[-1].kind] -= 1
                 _abandon(stack)
+            open_frames[opening] -= 1
             _close(stack, templates.render if opening == "{{" else lambda content: "\n")
         stack[-1].pieces.append(text[position:])
         while len(stack) > 1:
@@ -165,7 +189,7 @@ class Markup:
             if not line:
                 flush()
                 continue
-            heading = _HEADING.fullmatch(line) if line[0] == "=" else None
+            heading = _HEADING.fullmatch(line) if line[0] == "=" and len(line) <= _LONGEST_HEADING else None
             if heading:
                 flush()
                 found.dropped["heading"] += 1
@@ -191,9 +215,8 @@ class Markup:
         return found
 
     def _add(self, found: Extracted, paragraph: str) -> None:
-        text = html.unescape(paragraph).replace("\xa0", " ")
-        text = tidy(_RESIDUE.sub("", text).translate(_UNHIDE))
-        text = " ".join(text.split()).lstrip(",;: ")
+        text = _RESIDUE.sub("", html.unescape(paragraph)).translate(_UNHIDE)
+        text = " ".join(tidy(" ".join(text.split())).split()).lstrip(",;: ")
         if not _LETTER.search(text):
             return
         if not reads_as_prose(text) and not (len(text) > 80 and text.endswith(":")):

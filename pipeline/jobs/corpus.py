@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from pipeline import hashing, schema, storage
+from pipeline import hashing, storage
 from pipeline.corpora import READERS, find_reader
 from pipeline.corpora.reader import Split
 from pipeline.errors import DataError, did_you_mean
@@ -125,7 +125,9 @@ def expand(sources: tuple[Source, ...]) -> tuple[list[_Part], int]:
         if sha256 in parts:
             repeated += 1
             first = parts[sha256]
-            parts[sha256] = _Part(split=first.split, sha256=sha256, sources=tuple(dict.fromkeys((*first.sources, *part.sources))))
+            parts[sha256] = _Part(
+                split=first.split, sha256=sha256, sources=tuple(dict.fromkeys((*first.sources, *part.sources)))
+            )
             continue
         told = name if names[kind, name] == 1 else f"{name}@{sha256[:8]}"
         split = Split(kind=kind, name=told, path=part.split.path, size=part.split.size)
@@ -226,11 +228,15 @@ def _check(config: CorpusConfig, parts: list[_Part], results: list[dict[str, Any
         if not any(result["counters"].get("read/documents") for result in own):
             rejected = [entry for result in own for entry in result["rejected"]]
             why = f" ({rejected[0]['file']}: {rejected[0]['sentence']})" if rejected else ""
-            raise DataError(f"source {source.kind} at {source.path} holds no document{why}; check the path, or leave the source out")
+            raise DataError(
+                f"source {source.kind} at {source.path} holds no document{why}; check the path, or leave the source out"
+            )
     if not any(result["documents"] for result in results):
         counters = sum((Counter(result["counters"]) for result in results), Counter[str]())
         reasons = {name.removeprefix("dropped/"): count for name, count in counters.items() if name.startswith("dropped/")}
-        told = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])))
+        told = ", ".join(
+            f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+        )
         first = config.sources[0]
         raise DataError(
             f"of the {counters['read/documents']:,} documents of {first.path}{' and other sources' if len(config.sources) > 1 else ''}"

@@ -22,12 +22,13 @@ from pipeline.stage import Build, Execution
 POLL_SECONDS = 0.5
 
 
-def pipeline_options(execution: Execution) -> PipelineOptions:
-    """Beam's options. `local` is one process, or `workers` processes of Beam's own local runner."""
+def pipeline_options(execution: Execution, units: int) -> PipelineOptions:
+    """Beam's options. `local` is one process, or up to `workers` processes of Beam's own local runner, never more than units."""
     if execution.runner == "local":
         flags = ["--runner=FnApiRunner"]
-        if execution.workers > 1:
-            flags += ["--direct_running_mode=multi_processing", f"--direct_num_workers={execution.workers}"]
+        workers = min(execution.workers, units)
+        if workers > 1:
+            flags += ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}"]
     else:
         flags = [f"--runner={execution.runner}"]
     return PipelineOptions([*flags, *execution.beam_options])
@@ -83,7 +84,7 @@ def fan_out(
     total = sum(weight.values())
     if todo:
         with _watch(build, results, weight, total, unit_name):
-            options = pipeline_options(build.execution)
+            options = pipeline_options(build.execution, len(todo))
             with beam.Pipeline(options=options) as p:
                 _ = p | beam.Create(todo, reshuffle=True) | beam.ParDo(_Unit(function, results))
     build.report(total, total, unit_name, {"step": step})

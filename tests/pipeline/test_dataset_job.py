@@ -304,3 +304,10 @@ def test_bad_inputs(corpus, vocab, tmp_path):
     shard.write_bytes(b"ARROW1\0\0")
     with pytest.raises(DataError, match="corpus-00000-of-00001.arrow is damaged"):
         make(str(damaged), vocab, tmp_path / "h")
+
+
+def test_configs_are_light_to_import():
+    """The command line reads them at every start."""
+    heavy = {"numpy", "pyarrow", "tokenizers", "apache_beam"}
+    code = f"import sys, pipeline.jobs.dataset, pipeline.jobs.vocab; print({heavy} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip() == "set()"

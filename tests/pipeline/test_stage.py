@@ -105,8 +105,10 @@ def test_an_interrupted_build_is_no_artifact_and_its_scratch_serves_the_next(tmp
         seen.append(storage.exists(storage.join(build.scratch, "part-0")))
         return Outcome()
 
+    Path(out, "_tmp-half.bin-1-2").touch()  # a writer was killed here
     execute(Stage(name="toy", version=1, config=ToyConfig, run=look), ToyConfig(), {}, out)
     assert seen == [True]
+    assert not Path(out, "_tmp-half.bin-1-2").exists()
     with pytest.raises(DataError):
         execute(broken, ToyConfig(), {}, str(tmp_path / "t2"))
     execute(Stage(name="toy", version=1, config=ToyConfig, run=look), ToyConfig(size=9), {}, str(tmp_path / "t2"))
