@@ -21,7 +21,7 @@ from pipeline.errors import DataError
 FORMAT = 1
 MANIFEST = "manifest.json"
 RECORDED_PACKAGES = (
-    "cloze torch deepspeed apache-beam prefect mlflow pyarrow tokenizers numpy transformers sentencex mwparserfromhell"
+    "cloze torch deepspeed apache-beam prefect mlflow pyarrow tokenizers numpy transformers sentencex"
 ).split()
 
 

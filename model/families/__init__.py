@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FAMILIES: dict[str, str] = {
     "bert": "model.families.bert:build",
+    "megatron-bert": "model.families.megatron_bert:build",
 }
 
 

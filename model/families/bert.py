@@ -19,12 +19,13 @@ from model.layers.heads import MaskedLMHead, Pooler, initialize
 
 
 class Encoder(nn.Module):
-    """Embeddings and a stack of layers: token ids to hidden states."""
+    """Embeddings, a stack of layers, and a norm at the end where the family has one: token ids to hidden states."""
 
-    def __init__(self, embeddings: Embeddings, layers: list[EncoderLayer]) -> None:
+    def __init__(self, embeddings: Embeddings, layers: list[EncoderLayer], norm: nn.Module) -> None:
         super().__init__()
         self.embeddings = embeddings
         self.layers = nn.ModuleList(layers)
+        self.norm = norm
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> Tensor:
         """Args: input_ids, token_type_ids: int64 [B, L]; attention_mask: bool [B, L], true where there is a token, or None for
@@ -34,7 +35,8 @@ class Encoder(nn.Module):
         bias = additive_mask(attention_mask, hidden.dtype)
         for layer in self.layers:
             hidden = layer(hidden, bias)
-        return hidden
+        normed: Tensor = self.norm(hidden)
+        return normed
 
 
 class PretrainingModel(nn.Module):
@@ -67,15 +69,20 @@ class PretrainingModel(nn.Module):
         }
 
 
-def build(config: ModelConfig) -> PretrainingModel:
-    """BERT of the given sizes, initialised from torch's current random state."""
+def build(config: ModelConfig, *, pre_norm: bool = False) -> PretrainingModel:
+    """BERT of the given sizes, initialised from torch's current random state.
+
+    Args:
+        pre_norm: normalise what enters each block and what leaves the last, instead of embeddings and every sum.
+    """
     norm = partial(nn.LayerNorm, config.hidden_size, eps=config.layer_norm_eps)
+    before, after = (norm, nn.Identity) if pre_norm else (nn.Identity, norm)
     embeddings = Embeddings(
         config.vocab_size,
         config.hidden_size,
         max_positions=config.max_position_embeddings,
         segments=config.type_vocab_size,
-        norm=norm(),
+        norm=after(),
         dropout=config.hidden_dropout,
     )
     layers = [
@@ -83,13 +90,15 @@ def build(config: ModelConfig) -> PretrainingModel:
             SelfAttention(config.hidden_size, config.num_attention_heads, dropout=config.attention_dropout),
             FeedForward(config.hidden_size, config.intermediate_size, activation=config.hidden_act),
             dropout=config.hidden_dropout,
-            attention_norm=norm(),
-            feed_forward_norm=norm(),
+            attention_input_norm=before(),
+            attention_norm=after(),
+            feed_forward_input_norm=before(),
+            feed_forward_norm=after(),
         )
         for _ in range(config.num_hidden_layers)
     ]
     model = PretrainingModel(
-        Encoder(embeddings, layers),
+        Encoder(embeddings, layers, before()),
         Pooler(config.hidden_size),
         MaskedLMHead(config.hidden_size, config.vocab_size, activation=config.hidden_act, norm=norm()),
         nn.Linear(config.hidden_size, 2),

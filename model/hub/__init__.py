@@ -1,7 +1,7 @@
 """Hugging Face directories: one table a family maps config and weights, and is read both ways.
 
 mapping.py     what a family's table is made of, and how it is applied
-bert.py        BERT's table
+bert.py        BERT's table; megatron_bert.py says how that family's differs
 export.py      stage "export": a checkpoint to a directory that transformers opens
 importing.py   a directory to a checkpoint
 parity.py      the check that nothing changed on the way
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 HUBS: dict[str, str] = {  # our family -> where its table is
     "bert": "model.hub.bert:HUB",
+    "megatron-bert": "model.hub.megatron_bert:HUB",
 }
 
 

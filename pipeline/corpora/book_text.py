@@ -100,6 +100,15 @@ class _Block:
         text = self.text
         return len(text) >= 200 and bool(_CLOSED.search(text)) and len(text) / len(self.lines) > 40
 
+    @property
+    def is_sentence(self) -> bool:
+        """Closed like a sentence, and its words mostly in small letters, as they are on no title page."""
+        text = self.text
+        words = text.split()
+        return (
+            len(text) >= 40 and bool(_CLOSED.search(text)) and sum(word[0].islower() for word in words) * 10 >= len(words) * 6
+        )
+
 
 def read(text: str, tally: Tally) -> Book:
     """The book in `text`, without its frame. What is left out is counted as `dropped_lines`."""
@@ -251,7 +260,7 @@ def _sections(blocks: list[_Block], tally: Tally) -> list[tuple[str, list[str]]]
     for position, block in enumerate(blocks):
         text = block.text
         chapter = _opens_chapter(block, text)
-        begun = begun or chapter or block.is_prose or position >= _LONGEST_FRONT
+        begun = begun or chapter or block.is_sentence or position >= _LONGEST_FRONT
         if chapter or (_is_capital_heading(block, text) and spaced):
             tally.drop_lines("heading", len(block.lines))
             if fresh or not sections[-1][1]:
@@ -271,6 +280,8 @@ def _sections(blocks: list[_Block], tally: Tally) -> list[tuple[str, list[str]]]
         else:
             sections[-1][1].append(_plain(text))
             fresh = False
+    if not any(paragraphs for _, paragraphs in sections):  # nothing but a title page: then that is the text
+        return [("", [_plain(block.text) for block in blocks])] if blocks else []
     return sections
 
 

@@ -23,7 +23,7 @@ _DESCRIBED = frozenset(
     "parameters|other parameters|returns|return|yields|raises|attributes|args|arguments|keyword args|keyword arguments|params|"
     "inputs|outputs|fields|properties|class attributes|optional args".split("|")
 )
-_NAMED = re.compile(r"[*`\w][\w.*`, \[\]|]*(?:\s*\(.*?\))?\s*:\s+(?=[A-Z])")
+_NAMED = re.compile(r"[*`\w][\w.*`, \[\]|]*(?:\s*\(.*?\))?(?<! ):\s+(?=[A-Z])")  # `name (type): Words`
 _UNDERLINE = re.compile(r"([=\-~^\"'`*+#.:_])\1{2,}\s*")
 _GOOGLE = re.compile(r"([A-Z][A-Za-z ]{2,24}):{1,2}\s*")
 _FIELD = re.compile(r":[A-Za-z][\w *,.\[\]|~-]*:(?:\s|$)|@[a-z]+\b")
@@ -44,7 +44,7 @@ _MATH_ROLE = re.compile(r":math:`|\$[^$]+\$|\\[a-z]+\{")
 _STRONG = re.compile(r"(?<![\w*])(\*{1,2})(?=\S)([^*]+?)(?<=\S)\1(?![\w*])")
 _CITATION = re.compile(r"\s*\[(?:\d{1,3}|#\w*|[A-Z][\w+-]*\d{2,4}[a-z]?|\*)\]_?|\s*\|\w+\|_?")
 _URL = re.compile(r"<?(?:https?|ftp)://[^\s>)\]]+>?|\bwww\.[^\s>)]+")
-_PLACEHOLDER = re.compile(r"%\(\w+\)|\{\w*\}|\\\\|__\w+__\s*=|\{\{|\}\}")
+_PLACEHOLDER = re.compile(r"%\(\w+\)|sphx_glr_|\{\w*\}|\\\\|__\w+__\s*=|\{\{|\}\}")
 _CODE = re.compile(
     r"[\w\])]\s*(?:=|==|->|\+=)\s*[\w\[(\"']|;\s*$|^\s*(?:def|class|import|from \w+ import|return|if .*:$|for .*:$)\b|\w\(\w*\)\.\w"
 )

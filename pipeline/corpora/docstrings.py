@@ -213,7 +213,7 @@ def _constants(nodes: list[Any]) -> Iterator[str]:
     """The strings of several lines in the expressions."""
     for node in nodes:
         for inner in ast.walk(node):
-            if isinstance(inner, ast.Constant) and isinstance(inner.value, str) and inner.value.strip().count("\n"):
+            if isinstance(inner, ast.Constant) and isinstance(inner.value, str) and "\n" in inner.value:
                 yield inner.value
 
 

@@ -145,7 +145,6 @@ def run(config: CorpusConfig, build: Build) -> Outcome:
     from pipeline.transforms.corpus import PLAN, ReadSplit, WriteShard, plan
     from pipeline.transforms.runner import fan_out
 
-    _sweep(build)
     parts, repeated = expand(config.sources)
     if repeated:
         build.counters["dropped_files/duplicate_file"] += repeated
@@ -212,13 +211,6 @@ def run(config: CorpusConfig, build: Build) -> Outcome:
 
 def _counted(build: Build, prefix: str) -> dict[str, int]:
     return {name.removeprefix(prefix): count for name, count in sorted(build.counters.items()) if name.startswith(prefix)}
-
-
-def _sweep(build: Build) -> None:
-    """Remove the half-written shards of a killed try; the whole ones are known to the scratch."""
-    for name in storage.list_files(build.path):
-        if name.startswith("corpus-") and ".arrow.tmp-" in name:
-            storage.remove(build.file(name))
 
 
 def _check(config: CorpusConfig, parts: list[_Part], results: list[dict[str, Any]]) -> None:

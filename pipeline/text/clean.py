@@ -21,10 +21,11 @@ _INVISIBLE = re.compile(
 _ASCII_INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
 
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*")
+_ROUNDS = 4
 _EMPTY = re.compile(r"\(\s*\)|\[\s*\]|\"\s*\"|“\s*”|«\s*»")
-_AFTER_OPENING = re.compile(r"([(\[])(?:\s*(?:[;,:/]|(?:or|and)\b(?=\s*[;,)]))){1,8}\s*")
+_AFTER_OPENING = re.compile(r"([(\[])(?:\s*(?:[;,:]|(?:or|and)\b(?=\s*[;,)]))){1,8}\s*")
 _BEFORE_CLOSING = re.compile(r"(?:\s*[;,:]){1,8}\s*([)\]])")
-_DOUBLED = re.compile(r"([,;])(?:\s*[,;])+")
+_DOUBLED = re.compile(r"([,;:])(?:\s{0,4}[,;])+")
 _PADDED = re.compile(r"([(\[])\s+|\s+([)\]])")
 _SPACE_BEFORE = re.compile(r"[ \t\n]+([,;:.!?])(?=[\s)\]\"”’]|$)")
 
@@ -41,13 +42,15 @@ def clean_text(text: str) -> str:
 
 def tidy(text: str) -> str:
     """Take away the punctuation that lost its words: `( ; born 1935)` is `(born 1935)`, `()` is nothing."""
+    text = _DOUBLED.sub(r"\1", text)
     if "(" in text or "[" in text or '"' in text or "“" in text or "«" in text:
-        before = ""
-        while before != text:
+        for _ in range(_ROUNDS):  # one may uncover another
             before = text
             text = _BEFORE_CLOSING.sub(r"\1", _AFTER_OPENING.sub(r"\1", _EMPTY.sub("", text)))
+            if text == before:
+                break
         text = _PADDED.sub(r"\1\2", text)
-    return _SPACE_BEFORE.sub(r"\1", _DOUBLED.sub(r"\1", text))
+    return _SPACE_BEFORE.sub(r"\1", text)
 
 
 def reads_as_prose(text: str) -> bool:

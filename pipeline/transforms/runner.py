@@ -20,6 +20,7 @@ from pipeline.errors import ClozeError, DataError, UsageError
 from pipeline.stage import Build, Execution
 
 POLL_SECONDS = 0.5
+IDLE = ""  # the name of a unit that is nothing to do
 
 
 def pipeline_options(execution: Execution, units: int) -> PipelineOptions:
@@ -42,6 +43,8 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
 
     def process(self, element: tuple[str, Any]) -> Iterable[None]:
         name, unit = element
+        if name == IDLE:
+            return ()
         result_file = storage.join(self.results, f"{name}.json")
         if not storage.exists(result_file):
             try:
@@ -50,6 +53,22 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
                 result = {"error": str(error), "exit_code": error.exit_code}
             storage.write_bytes(result_file, json.dumps(result).encode())
         return ()
+
+
+def dealt(units: list[tuple[str, Any]], weights: list[float], workers: int) -> list[tuple[str, Any]]:
+    """The units in an order that gives each worker equal work.
+
+    Beam's local runner deals element i to worker i modulo their number, whatever they weigh. So the units are shared out
+    first, the heaviest first and each to the lightest worker, and the shorter hands are filled up with idle elements.
+    """
+    hands: list[list[tuple[str, Any]]] = [[] for _ in range(max(1, min(workers, len(units))))]
+    loads = [0.0] * len(hands)
+    for number in sorted(range(len(units)), key=lambda n: (-weights[n], n)):
+        lightest = loads.index(min(loads))
+        hands[lightest].append(units[number])
+        loads[lightest] += weights[number]
+    longest = max(map(len, hands), default=0)
+    return [hand[place] if place < len(hand) else (IDLE, None) for place in range(longest) for hand in hands]
 
 
 def fan_out(
@@ -85,8 +104,11 @@ def fan_out(
     if todo:
         with _watch(build, results, weight, total, unit_name):
             options = pipeline_options(build.execution, len(todo))
+            elements: list[tuple[str, Any]] = todo
+            if build.execution.runner == "local":
+                elements = dealt(todo, [weight[name] for name, _ in todo], build.execution.workers)
             with beam.Pipeline(options=options) as p:
-                _ = p | beam.Create(todo, reshuffle=True) | beam.ParDo(_Unit(function, results))
+                _ = p | beam.Create(elements, reshuffle=True) | beam.ParDo(_Unit(function, results))
     build.report(total, total, unit_name, {"step": step})
     collected = []
     for name, _ in units:

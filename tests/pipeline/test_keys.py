@@ -10,7 +10,11 @@ from pipeline import keys
 def test_splitmix64_known_values() -> None:
     """The first outputs of splitmix64 seeded with 1234567, as published with the reference C code."""
     state = [(1234567 + n * 0x9E3779B97F4A7C15) % 2**64 for n in range(3)]
-    assert keys.mix(np.array(state, dtype=np.uint64)).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert keys.mix(np.array(state, dtype=np.uint64)).tolist() == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+    ]
 
 
 def test_a_value_does_not_depend_on_its_batch() -> None:

@@ -1,0 +1,15 @@
+"""Megatron-LM's BERT (Shoeybi et al., 2019, section 5.3 and Figure 7): BERT with the norms before the blocks.
+
+The residual path is never normalised, so gradients reach every layer alike from the first step: large models train that the
+original order of norms makes diverge, and small ones bear a higher learning rate.
+"""
+
+from __future__ import annotations
+
+from model.config import ModelConfig
+from model.families import bert
+
+
+def build(config: ModelConfig) -> bert.PretrainingModel:
+    """The model of the given sizes, initialised from torch's current random state."""
+    return bert.build(config, pre_norm=True)
