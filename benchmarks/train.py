@@ -150,7 +150,7 @@ def run_in_processes(config: PretrainConfig, dataset: str, out: Path, processes:
     )
     run_all([job(whole, dataset, out, zero=1, threads=threads)], processes)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return statistics.median(line["tokens_per_second"] for line in lines[1:])
+    return float(statistics.median(line["tokens_per_second"] for line in lines[1:]))
 
 
 def main() -> None:

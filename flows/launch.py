@@ -102,7 +102,7 @@ class _Ranks:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **_QUIET, **environment, EVENTS_FD: str(write), PARENT_PID: str(os.getpid())},
+                env={**_QUIET, **os.environ, **environment, EVENTS_FD: str(write), PARENT_PID: str(os.getpid())},
                 pass_fds=(write,),
                 start_new_session=True,
             )

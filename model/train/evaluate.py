@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from model.data.collate import Batch, blank, collate
@@ -18,7 +19,8 @@ from model.data.shards import Shards
 from model.train.distributed import World
 from model.train.scoring import Scoring, targets
 
-ENTROPY_ROWS = 4096  # rows that are read at once to count targets
+COUNT_ROWS = 4096  # rows that are read at once to count targets
+I64 = npt.NDArray[np.int64]
 
 
 class Interrupted(Exception):
@@ -50,14 +52,32 @@ class HeldOut:
         taken = self.shards.take(rows, np.zeros_like(rows))
         return collate(taken, pad=self.pad, longest=self.longest, fixed_predictions=self.fixed_predictions)
 
-    def unigram_entropy(self, vocabulary: int) -> float:
-        """Entropy in nats of the distribution of the targets: the loss of the best guesser that sees no context."""
+    def target_counts(self, vocabulary: int) -> I64:
+        """How often each id is a target, int64 [V]."""
         counts = np.zeros(vocabulary, np.int64)
-        for start in range(0, self.rows, ENTROPY_ROWS):
-            labels = self.load(start, min(start + ENTROPY_ROWS, self.rows))["masked_labels"].numpy()
+        for start in range(0, self.rows, COUNT_ROWS):
+            labels = self.load(start, min(start + COUNT_ROWS, self.rows))["masked_labels"].numpy()
             counts += np.bincount(labels[labels >= 0], minlength=vocabulary)
-        shares = counts[counts > 0] / max(1, counts.sum())
-        return float(-(shares * np.log(shares)).sum())
+        return counts
+
+
+def unigram_baselines(train: HeldOut, heldout: HeldOut, vocabulary: int) -> dict[str, float]:
+    """What a guesser that sees no context would lose, in nats a held-out target. A model must come below.
+
+    Returns:
+        unigram_entropy: of the held-out targets' own distribution: a bound that no such guesser can beat, and far below
+            what one can reach where there are few held-out rows. unigram_loss: of the training targets' distribution, each
+            count raised by one: what a guesser reaches that knows the training rows.
+    """
+    targets, seen = heldout.target_counts(vocabulary), train.target_counts(vocabulary) + 1.0
+    if not targets.sum():
+        return {}
+    shares = targets / targets.sum()
+    own = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
+    return {
+        "unigram_entropy": round(float(-(shares * own).sum()), 6),
+        "unigram_loss": round(float(-(shares * np.log(seen / seen.sum())).sum()), 6),
+    }
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from model.data.prefetch import Prefetch
 from model.train import state
 from model.train.config import PretrainConfig
 from model.train.distributed import StopRequest, World, join
-from model.train.evaluate import Interrupted, evaluate
+from model.train.evaluate import Interrupted, evaluate, unigram_baselines
 from model.train.metrics import METRICS, SKIPPED, Lines, Window
 from model.train.schedules import factor
 from model.train.scoring import targets
@@ -33,6 +33,7 @@ from pipeline.stage import Build, Outcome
 
 _DROPOUT = 3  # random stream, beside the sampler's and the weights'
 REPORT_SECONDS = 1.0
+UNIGRAM_ROWS = 20_000  # training rows that the context-free baseline is counted from
 FIRST_LOSS_TOLERANCE = 0.1  # of the expected first loss
 
 log = logging.getLogger(__name__)
@@ -301,7 +302,8 @@ class Trainer:
             return Outcome()
         setup, progress, last = self.setup, self.progress, self.metrics.last()
         state.tidy(self.build.path)
-        entropy = setup.heldout.unigram_entropy(setup.model.vocab_size) if setup.heldout.rows else None
+        counted = replace(setup.heldout, shards=setup.train, rows=min(len(setup.train), UNIGRAM_ROWS))
+        baselines = {"unigram_entropy": None} | unigram_baselines(counted, setup.heldout, setup.model.vocab_size)
         speed = self._all_tokens / self._all_seconds if self._all_seconds else last.get("tokens_per_second")
         self.build.counters["steps/skipped"] += progress.skipped
         self.build.counters["steps/applied"] += progress.updates
@@ -313,7 +315,7 @@ class Trainer:
             **{name: value for name, value in last.items() if name.startswith("heldout_")},
             "heldout_rows": setup.heldout.rows,
             "best_heldout": progress.best,
-            "unigram_entropy": None if entropy is None else round(entropy, 6),
+            **baselines,
             "tokens_per_second": None if speed is None else round(speed, 1),
             "checkpoint": f"{checkpoint.STEPS}/{checkpoint.step_name(progress.step)}",
             "precision": setup.precision,

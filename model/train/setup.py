@@ -93,7 +93,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     network = families.build(model)
     if resumed is not None:
         network.load_state_dict(resumed.weights)
-    scoring = Scoring(network, names_for(info.pair_task), precision, compiled)
+    scoring = Scoring(network, names_for(info.pair_task), precision, compiled, world.device.type)
     unused = freeze_unused(scoring, info.special.pad)
     if unused:
         notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from model.data.collate import blank, collate
+from model.data.collate import PREDICTIONS, blank, collate
 from model.data.prefetch import Prefetch
 from model.data.shards import Shards, verify
 from pipeline.errors import DataError
@@ -56,7 +56,7 @@ def test_a_batch_is_what_the_rows_say(dataset: str, fixed: int | None) -> None:
         assert batch["token_type_ids"][place].tolist() == [0] * start + [1] * (len(ids) - start) + [0] * padding
         assert batch["pair_labels"][place] == plain[row]["pair_label"]
     found = list(zip(batch["masked_positions"].tolist(), batch["masked_labels"].tolist(), strict=True))
-    filler = 5 * fixed - len(expected) if fixed else 0
+    filler = 5 * fixed - len(expected) if fixed else -len(expected) % PREDICTIONS
     assert found == expected + [(0, -100)] * filler
     assert shards.most_predictions() == max(len(mask["positions"]) for row in plain for mask in row["masks"])
 
