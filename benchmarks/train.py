@@ -16,6 +16,7 @@ Rows are synthetic and all of full length; speed does not depend on what the tok
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import statistics
 import tempfile
@@ -148,7 +149,7 @@ def run_in_processes(config: PretrainConfig, dataset: str, out: Path, processes:
     whole = config.model_copy(
         update={"steps": steps, "log_every": max(1, steps // 5), "evaluate_every": steps, "heldout_rows": 8}
     )
-    run_all([job(whole, dataset, out, zero=1, threads=threads)], processes)
+    run_all([job(whole, dataset, out, zero=1, threads=threads or max(1, len(os.sched_getaffinity(0)) // processes))], processes)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return float(statistics.median(line["tokens_per_second"] for line in lines[1:]))
 

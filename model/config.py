@@ -6,13 +6,15 @@ Field names are those of Hugging Face's `BertConfig` where one exists.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from model.families import FAMILIES
 from pipeline.errors import UsageError, did_you_mean
-from pipeline.schema import DatasetInfo
+
+if TYPE_CHECKING:
+    from pipeline.schema import DatasetInfo
 
 Size = Annotated[int, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]

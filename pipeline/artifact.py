@@ -20,9 +20,7 @@ from pipeline.errors import DataError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-RECORDED_PACKAGES = (
-    "cloze torch deepspeed apache-beam prefect mlflow pyarrow tokenizers numpy transformers sentencex"
-).split()
+RECORDED_PACKAGES = ("cloze torch deepspeed apache-beam prefect mlflow pyarrow tokenizers numpy transformers sentencex").split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,9 @@ def atomic_output(path: str) -> Iterator[IO[bytes]]:
         return
     os.makedirs(os.path.dirname(inner) or ".", exist_ok=True)
     # A kill leaves the temporary file behind: `_` keeps it out of the artifact that a rerun finishes.
-    temporary = os.path.join(os.path.dirname(inner), f"{TEMPORARY}{os.path.basename(inner)}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    temporary = os.path.join(
+        os.path.dirname(inner), f"{TEMPORARY}{os.path.basename(inner)}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    )
     try:
         with open(temporary, "wb") as handle:
             yield handle
