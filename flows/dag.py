@@ -161,17 +161,18 @@ def run_step(step: Step, config: RunConfig, report: Reporter = silent) -> Result
         force=step.why == "forced",
         report=report,
     )
-    _remember(run_directory(config), step.name, step.artifact, config)
+    _remember(step, config)
     return result
 
 
-def _remember(directory: Path, name: str, place: str, config: RunConfig) -> None:
-    """Point the link `directory/name` at the artifact, atomically, and write down the config that made it."""
-    link, new = directory / name, directory / f".{name}.{os.getpid()}"
+def _remember(step: Step, config: RunConfig) -> None:
+    """Point the link beside the artifact at it, atomically, and write down the config that made it."""
+    place = Path(step.artifact)
+    link, new = place.with_name(step.name), place.with_name(f".{step.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
-    new.symlink_to(Path(place).name)
+    new.symlink_to(place.name)
     os.replace(new, link)
-    storage.write_bytes(str(directory / STATE), (json.dumps({"config": config.dump()}, indent=1) + "\n").encode())
+    storage.write_bytes(str(run_directory(config) / STATE), (json.dumps({"config": config.dump()}, indent=1) + "\n").encode())
 
 
 def result_json(result: Result) -> dict[str, Any]:
