@@ -42,7 +42,7 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
 def _svg(figure: Figure) -> str:
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-    text = stream.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
     return re.sub(r"^.*?(?=<svg)", "", text, count=1, flags=re.DOTALL)
 
 
