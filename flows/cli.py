@@ -89,10 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = [argument for argument in given if argument != "--debug"]  # works before and after the verb
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        cloze.main(given, prog_name="cloze", standalone_mode=False)
-        return 0
-    except click.exceptions.Exit as end:
-        return int(end.exit_code)
+        code = cloze.main(given, prog_name="cloze", standalone_mode=False)  # what `ctx.exit` was given, else None
+        return code if isinstance(code, int) else 0
     except click.ClickException as error:
         return _fail(f"{error.format_message()}", error.exit_code if error.exit_code != 1 else 2, debug)
     except (KeyboardInterrupt, click.Abort):
