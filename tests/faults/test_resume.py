@@ -1,0 +1,46 @@
+"""`cloze pretrain` asked to stop, and `cloze resume`: exit code 4, then the same end as a run that was never stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from model.checkpoint import load
+from tests.flows.test_cli import cloze
+from tests.model.dataset_fixture import write_dataset
+
+ARGUMENTS = ["--model", "bert-tiny", "--steps", "400", "--global-batch", "8", "--precision", "fp32", "--checkpoint-every", "10"]
+
+
+@pytest.mark.slow
+def test_stopped_then_resumed_is_as_never_stopped(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "dataset")
+    straight = cloze("pretrain", "--dataset", dataset, *ARGUMENTS, "--out", tmp_path / "straight")
+    assert straight.returncode == 0, straight.stderr
+    command = [str(Path(sys.executable).parent / "cloze"), "pretrain", "--dataset", str(dataset), *ARGUMENTS]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "stopped")], stderr=subprocess.PIPE, text=True, env={**os.environ}
+    )
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "stopped" / "checkpoints").glob("step-*/checkpoint.json")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 4, told
+    assert "is saved: run again to go on" in told
+    assert (
+    )  # an unfinished run has a usable checkpoint
+    resumed = cloze("resume", tmp_path / "stopped", "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.json["steps"] == 400
+    states = [load(str(tmp_path / name)).state for name in ("straight", "stopped")]
+    assert all(value.equal(states[1][name]) for name, value in states[0].items())
+    assert cloze("resume", tmp_path / "stopped", "--json").json["cached"] is True
