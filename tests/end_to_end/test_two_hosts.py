@@ -48,4 +48,4 @@ def test_two_hosts_train_as_one(tmp_path: Path) -> None:
     states = [load(str(tmp_path / name)).state for name in ("two", "one")]
     assert states[0].keys() == states[1].keys()
     for name, value in states[0].items():
-        assert value.equal(states[1][name]), name
+        assert value.allclose(states[1][name], rtol=0, atol=1e-5), name  # a host alone with its rank gives it more threads
