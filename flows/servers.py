@@ -72,9 +72,10 @@ class Servers:
 
 
 def prefect_environment(port: int) -> dict[str, str]:
-    """What a client of the server on `port` needs, telemetry off."""
+    """What a client of the server on `port` and its flows need, telemetry off."""
     return {
         "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "CLOZE_HOME": os.environ.get("CLOZE_HOME") or str(Path.cwd()),  # where deployed flows run, and find ./runs
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
