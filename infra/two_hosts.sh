@@ -29,5 +29,6 @@ host "${tag}b" 1 "$@" &
 second=$!
 code=0
 (host "${tag}a" 0 "$@") || code=$?
+[ "$code" -eq 0 ] || kill "$second" 2>/dev/null || true
 wait "$second" || true
 exit "$code"

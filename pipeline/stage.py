@@ -27,6 +27,7 @@ from pipeline.errors import DataError, UsageError, did_you_mean
 SCRATCH = "_scratch"
 BUILDING = "_building.json"
 LOCK = "_lock"
+JOIN_SECONDS = 600.0  # how long other machines wait for the first one to begin
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
@@ -261,8 +262,15 @@ def join_execution(
     """
     parents = {name: hashing.input_fingerprint(path) for name, path in inputs.items()}
     fingerprint = stage.fingerprint(config, parents)
-    if artifact.is_artifact(out) and artifact.read_manifest(out).fingerprint == fingerprint:
-        return
+    deadline = time.monotonic() + JOIN_SECONDS
+    while (_read_building(storage.join(out, BUILDING)) or {}).get("fingerprint") != fingerprint:  # the owner claims it first
+        if artifact.is_artifact(out) and artifact.read_manifest(out).fingerprint == fingerprint:
+            return
+        if time.monotonic() > deadline:
+            raise UsageError(
+                f"{out} is not being built with these settings by the first machine; start it there with the same options"
+            )
+        time.sleep(0.2)
     stage.run(config, Build(path=out, inputs=dict(inputs), execution=execution, fingerprint=fingerprint, report=report))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from pydantic import Field
 
 from pipeline import artifact, storage
 from pipeline.errors import DataError, UsageError
-from pipeline.stage import Build, Execution, Outcome, Stage, StageConfig, execute, parse_config
+from pipeline.stage import Build, Execution, Outcome, Stage, StageConfig, execute, join_execution, parse_config
 
 
 class ToyConfig(StageConfig):
@@ -137,6 +138,31 @@ def test_second_builder_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Pat
     process.kill()
     process.join()
     assert execute(TOY, ToyConfig(), {}, str(out)).cached is False
+
+
+def test_a_machine_that_joins_waits_until_the_first_has_begun(tmp_path: Path) -> None:
+    """It must not write into the directory before, or the first one would find something else there."""
+    out = str(tmp_path / "toy")
+    joined: list[bool] = []
+
+    def take_part(config: ToyConfig, build: Build) -> Outcome:
+        joined.append(Path(out, "_building.json").exists())
+        return Outcome()
+
+    def hold(config: ToyConfig, build: Build) -> Outcome:
+        second.join(timeout=10)
+        return run(config, build)
+
+    other = Stage(name="toy", version=1, config=ToyConfig, run=take_part)
+    second = threading.Thread(
+        target=join_execution, args=(other, ToyConfig(), {}, out), kwargs={"execution": Execution(node_rank=1)}
+    )
+    second.start()
+    time.sleep(0.5)
+    assert not Path(out).exists()
+    owner = Stage(name="toy", version=1, config=ToyConfig, run=hold)
+    assert execute(owner, ToyConfig(), {}, out).manifest.rows == 3
+    assert joined == [True]
 
 
 def test_config_errors_name_field_value_and_remedy() -> None:
