@@ -61,13 +61,12 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.version_option(package_name="cloze")
-@click.pass_context
-def cloze(ctx: click.Context, debug: bool) -> None:
+def cloze(debug: bool) -> None:
     """Pretrain BERT-family encoders: raw text in, an evaluated encoder and a report out.
 
     `cloze run demo` runs the whole DAG; each stage is a verb too.
     """
-    ctx.obj = {"debug": debug}
+    del debug  # `main` looks for it before the verbs do
 
 
 def emit(value: dict[str, Any]) -> None:

@@ -70,8 +70,8 @@ def plan(config: RunConfig, *, start: str | None = None, only: str | None = None
     steps: dict[str, Step] = {}
     for name, section in config.sections.items():
         stage = stages.stage(name)
-        inputs, parents = _inputs(name, config, steps)
-        fingerprint = stage.fingerprint(section, parents)
+        inputs, prints = _inputs(name, config, steps)
+        fingerprint, parents = stage.lineage(section, prints)
         place = str(directory / f"{name}-{fingerprint[:12]}")
         there = artifact.is_artifact(place) and artifact.read_manifest(place).fingerprint == fingerprint
         remade = [parent for parent in inputs if parent in steps and steps[parent].why]
@@ -79,7 +79,7 @@ def plan(config: RunConfig, *, start: str | None = None, only: str | None = None
         if name in forced:
             why = "forced"
         elif not there:
-            why = _why(before.get(name), section, stage.version, stage.all_parents(section, parents), remade)
+            why = _why(before.get(name), section, stage.version, parents, remade)
         steps[name] = Step(
             name=name,
             config=section,

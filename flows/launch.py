@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline import storage
-from pipeline.errors import ClozeError, DataError, Stopped, UsageError
+from pipeline.errors import BY_EXIT_CODE, ClozeError, Stopped, UsageError
 from pipeline.hashing import cache_directory
 from pipeline.job import EVENTS_FD, PARENT_PID, Job
 from pipeline.stage import Build, Execution, Outcome, Stage, StageConfig
@@ -31,7 +31,6 @@ GRACE_SECONDS = 25.0  # for a checkpoint after SIGTERM; Kubernetes and Prefect a
 PEER_SECONDS = 5.0  # for the other ranks to notice that one has failed
 LOGS = "_logs"
 JOB = "job.json"  # in LOGS: how the stage was last begun, for `cloze resume`
-_ERRORS: dict[int, type[ClozeError]] = {2: UsageError, 3: DataError, 4: Stopped}
 _QUIET = {
     "DO_NOT_TRACK": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -177,13 +176,13 @@ class _Ranks:
         codes = [process.returncode for process in self.processes]
         if any(codes):
             errors = [self.final[rank] for rank in sorted(self.final) if "error" in self.final[rank]]
-            errors.sort(key=lambda event: event["exit_code"] not in _ERRORS)
+            errors.sort(key=lambda event: event["exit_code"] not in BY_EXIT_CODE)
             if Stopped.exit_code in codes and not [e for e in errors if e["exit_code"] not in (4,)]:
                 raise Stopped(self._stopped_sentence())
             if errors:
                 event = errors[0]
-                hint = "" if event["exit_code"] in _ERRORS else f" (log: {self.logs})"
-                raise _ERRORS.get(event["exit_code"], ClozeError)(event["error"] + hint)
+                hint = "" if event["exit_code"] in BY_EXIT_CODE else f" (log: {self.logs})"
+                raise BY_EXIT_CODE.get(event["exit_code"], ClozeError)(event["error"] + hint)
             rank = self.first_failed if self.first_failed is not None else next(r for r, code in enumerate(codes) if code)
             raise ClozeError(f"{self.job.stage} {_ending(rank, codes[rank])}; its output is in {self.logs / f'rank{rank}.log'}")
         event = self.final.get(0, {})

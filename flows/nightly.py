@@ -12,7 +12,7 @@ from prefect import flow
 
 from flows import dag, stages
 from flows.pretraining import in_task
-from flows.session import EXPERIMENT, Session
+from flows.session import RunParameters, Session, run_session
 from pipeline import hashing
 from pipeline.errors import DataError
 from pipeline.stage import StageConfig
@@ -44,8 +44,7 @@ def nightly_evaluation(config: str = "demo", overrides: dict[str, Any] | None = 
     """
     session = NightlySession(config, overrides or {})
     with session:
-        for step in session.steps:
-            in_task(step, session.run_one)
+        run_session(session, in_task)
     return [dag.result_json(result) for result in session.results]
 
 
@@ -53,8 +52,6 @@ class NightlySession(Session):
     """A session whose plan is fine-tuning and evaluation of one checkpoint."""
 
     def __init__(self, config: str, overrides: dict[str, Any]) -> None:
-        from flows.session import RunParameters
-
         super().__init__(RunParameters(config=config, overrides=overrides))
         checkpoint = newest_checkpoint(self.directory)
         inputs = {"pretrain": str(checkpoint)}
@@ -83,8 +80,6 @@ class NightlySession(Session):
             cached=False, why="newest checkpoint", last_seconds=None,
         )  # fmt: skip
 
-
-__all__ = ["EXPERIMENT", "NightlySession", "newest_checkpoint", "nightly_evaluation"]
 
 if __name__ == "__main__":
     nightly_evaluation()

@@ -38,6 +38,9 @@ class Stopped(ClozeError):
     exit_code = 4
 
 
+BY_EXIT_CODE: dict[int, type[ClozeError]] = {error.exit_code: error for error in (UsageError, DataError, Stopped)}
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """The tail of an error message: the nearest choice, else all of them."""
     options = sorted(choices)

@@ -138,10 +138,12 @@ class Stage:
 
     def fingerprint(self, config: StageConfig, parents: Mapping[str, str]) -> str:
         """Args: parents: the fingerprints of the input artifacts by name."""
-        return artifact.fingerprint(self.name, self.version, config.identity(), self.all_parents(config, parents))
+        return self.lineage(config, parents)[0]
 
-    def all_parents(self, config: StageConfig, parents: Mapping[str, str]) -> dict[str, str]:
-        return {**parents, **config.external_fingerprints()}
+    def lineage(self, config: StageConfig, parents: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+        """The fingerprint, and the fingerprints of everything it follows from: input artifacts and files that the config names."""
+        everything = {**parents, **config.external_fingerprints()}
+        return artifact.fingerprint(self.name, self.version, config.identity(), everything), everything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,8 +222,7 @@ def execute(
     missing = [name for name in stage.inputs if name not in inputs]
     if missing:
         raise UsageError(f"stage {stage.name} needs the input {missing[0]!r}; name its artifact")
-    parents = {name: hashing.input_fingerprint(path) for name, path in inputs.items()}
-    fingerprint = stage.fingerprint(config, parents)
+    fingerprint, parents = stage.lineage(config, {name: hashing.input_fingerprint(path) for name, path in inputs.items()})
     if artifact.is_artifact(out) and not force:
         manifest = artifact.read_manifest(out)
         if manifest.fingerprint == fingerprint:
@@ -236,7 +237,7 @@ def execute(
             stage=stage.name,
             version=stage.version,
             fingerprint=fingerprint,
-            parents=stage.all_parents(config, parents),
+            parents=parents,
             config=config.model_dump(mode="json"),
             files=artifact.hash_files(out, artifact.data_files(out), stage.volatile),
             rows=outcome.rows,

@@ -16,7 +16,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline import storage
-from pipeline.errors import ClozeError, DataError, UsageError
+from pipeline.errors import BY_EXIT_CODE, ClozeError
 from pipeline.stage import Build, Execution
 
 POLL_SECONDS = 0.5
@@ -115,12 +115,9 @@ def fan_out(
         content = json.loads(storage.read_text(storage.join(results, f"{name}.json")))
         if "error" in content:
             storage.remove(storage.join(results, f"{name}.json"))
-            raise _ERRORS.get(content["exit_code"], ClozeError)(content["error"])
+            raise BY_EXIT_CODE.get(content["exit_code"], ClozeError)(content["error"])
         collected.append(content["result"])
     return collected
-
-
-_ERRORS: dict[int, type[ClozeError]] = {2: UsageError, 3: DataError}
 
 
 class _watch:
