@@ -34,12 +34,17 @@ class Split:
         name: the file's name relative to the source; with `kind` it opens the ids of the documents.
         path: where it lies now; takes no part in anything that is written.
         size: bytes, for balance and progress.
+        part: (first byte, end) of the file where a split is a part of one; None: all of it. What is read is the same however a
+            file is cut.
+        fields: how the columns of structured sources are named: `text`, `id`, `title` to the source's own names.
     """
 
     kind: str
     name: str
     path: str
     size: int
+    part: tuple[int, int] | None = None
+    fields: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

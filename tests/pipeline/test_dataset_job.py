@@ -273,7 +273,7 @@ def test_recipe_fills_the_config():
         ({"recipe": "brt"}, r"dataset.recipe \(found 'brt'\): unknown recipe; did you mean 'bert'"),
         ({"pairing": "spo"}, "unknown pairing"),
         ({"masking": "tokens"}, "did you mean 'token'"),
-        ({"id_type": "uint8"}, "unknown id_type"),
+        ({"id_type": "uint8"}, "should be 'auto', 'uint16' or 'uint32'"),
         ({"copies": 0}, "dataset.copies"),
         ({"mask_share": 0.9, "random_share": 0.2}, "above|more than"),
         ({"lenght": 128}, "did you mean 'length'"),

@@ -1,9 +1,8 @@
-"""Stage "dataset": parts and shards. Two functions that Beam fans out, and what joins them.
+"""Stage "dataset", second step: the rows of all parts -> shards, their masks drawn.
 
-`MakePart` turns one corpus shard into rows, sorted by rank, in a scratch file for each split. `MakeShard` merges one
-slice of the ranks out of all parts, draws the masks, and writes a shard. Between them stand only counts: how many
-rows of each part fall in which bucket of ranks. A unit's output depends on the corpus and the config alone, so
-workers, runners and reruns change nothing.
+`MakeShard` merges one slice of the ranks out of all parts, draws the masks, and writes a shard. Between the two steps stand
+only counts: how many rows of each part fall in which bucket of ranks. A unit's output depends on the corpus and the config
+alone, so workers, runners and reruns change nothing.
 """
 
 from __future__ import annotations
@@ -16,47 +15,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline import schema, storage
-from pipeline.errors import UsageError
-from pipeline.examples.documents import Documents, tokenize
+from pipeline import schema
 from pipeline.examples.masking.draw import MaskConfig, Masks, TokenTable, draw_masks
-from pipeline.examples.pairs import PAIRINGS
-from pipeline.examples.pairs.segments import NO_LABEL, PairConfig, Segments
+from pipeline.examples.pairs.segments import NO_LABEL
 from pipeline.examples.ragged import I64
-from pipeline.examples.rows import RowBlock, assemble
-from pipeline.job import load
+from pipeline.examples.rows import RowBlock
 from pipeline.tokenizer.shared import shared_tokenizer
 from pipeline.transforms.arrow import read_arrow, write_arrow
-from pipeline.transforms.corpus_shards import in_split, read_shard, texts
+from pipeline.transforms.parts import from_part, id_lists, list_offsets, part_path
 from pipeline.transforms.ranks import Slice, bucket_borders
 
 BATCH_ROWS = 2048  # of a record batch; fixed, because it shows in the bytes
 HISTOGRAM_BINS = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MakePart:
-    """Corpus shard -> rows of each split, in `directory`. A unit is {"number": n, "path": shard}."""
-
-    directory: str
-    tokenizer: str  # a directory that `Tokenizer.save` wrote, with its fingerprint
-    tokenizer_fingerprint: str
-    ids: str  # dtype of ids
-    pairing: str
-    pairs: PairConfig
-
-    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
-        table = read_shard(unit["path"])
-        result: dict[str, Any] = {}
-        for split in schema.SPLITS:
-            found = texts(table, in_split(table, split))
-            documents = tokenize(found.keys, found.sentences, found.counts, tokenizer, self.ids)
-            segments = load(PAIRINGS[self.pairing].function)(documents, self.pairs)
-            block = assemble(documents, segments, self.pairs.seed, tokenizer.special)
-            write_arrow(part_path(self.directory, split, unit["number"]), _part_schema(self.ids), [_to_part(block)])
-            result[split] = {"rows": len(block), "counters": _counters(documents, segments)}
-        return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +66,6 @@ def count_buckets(directory: str, split: str, parts: int, buckets: int) -> I64:
     return counts
 
 
-def part_path(directory: str, split: str, number: int) -> str:
-    return storage.join(directory, f"{split}-{number:05d}.arrow")
-
-
 def _merge(paths: list[str], wanted: Slice) -> Iterator[RowBlock]:
     """The rows of a slice in order of rank, bucket by bucket. Files are opened one at a time, however many there are."""
     skip, left = wanted.skip, wanted.rows
@@ -107,7 +73,7 @@ def _merge(paths: list[str], wanted: Slice) -> Iterator[RowBlock]:
         pieces = []
         for path in paths:
             batch = read_arrow(path).combine_chunks().to_batches()
-            block = _from_part(batch[0]) if batch else None
+            block = from_part(batch[0]) if batch else None
             if block is not None:
                 low, high = bucket_borders(block.rank, wanted.buckets, bucket, bucket + 1)
                 pieces.append(block.slice(int(low), int(high)))
@@ -134,7 +100,7 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
     """Rows with their masks as a record batch of the dataset's schema, without a copy of the ids."""
     mask_list = arrow_schema.field("masks").type
     mask_type, source_type = mask_list.value_type, arrow_schema.field("source").type
-    mask_offsets = _offsets(masks.offsets)
+    mask_offsets = list_offsets(masks.offsets)
     per_copy = pa.StructArray.from_arrays(
         [
             pa.ListArray.from_arrays(mask_offsets, pa.array(masks.positions), type=mask_type.field("positions").type),
@@ -146,7 +112,7 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
     source = pa.StructArray.from_arrays([pa.array(block.document), pa.array(block.offset)], fields=list(source_type))
     return pa.RecordBatch.from_arrays(
         [
-            _lists(block, arrow_schema.field("input_ids").type),
+            id_lists(block, arrow_schema.field("input_ids").type),
             pa.array(block.segment_start),
             pa.array(block.pair_label, mask=block.pair_label == NO_LABEL),
             pa.ListArray.from_arrays(pa.array(row_masks), per_copy, type=mask_list),
@@ -154,60 +120,6 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
         ],
         schema=arrow_schema,
     )
-
-
-def _lists(block: RowBlock, list_type: pa.DataType) -> pa.ListArray:
-    return pa.ListArray.from_arrays(_offsets(block.offsets), pa.array(block.input_ids), type=list_type)
-
-
-def _offsets(offsets: I64) -> pa.Array:
-    if offsets[-1] > np.iinfo(np.int32).max:
-        raise UsageError(
-            f"a record batch of {offsets[-1]:,} tokens is more than Arrow's lists hold; use smaller corpus shards, or fewer copies"
-        )
-    return pa.array(offsets.astype(np.int32))
-
-
-def _part_schema(ids: str) -> pa.Schema:
-    fields = {
-        "rank": pa.uint64(),
-        "input_ids": pa.list_(pa.from_numpy_dtype(np.dtype(ids))),
-        "segment_start": pa.int32(),
-        "pair_label": pa.int8(),
-        "document": pa.uint64(),
-        "offset": pa.int32(),
-    }
-    return pa.schema(list(fields.items()))
-
-
-def _to_part(block: RowBlock) -> pa.RecordBatch:
-    arrow_schema = _part_schema(str(block.input_ids.dtype))
-    flat = {name: pa.array(getattr(block, name)) for name in arrow_schema.names if name != "input_ids"}
-    flat["input_ids"] = _lists(block, arrow_schema.field("input_ids").type)
-    return pa.RecordBatch.from_arrays([flat[name] for name in arrow_schema.names], schema=arrow_schema)
-
-
-def _from_part(batch: pa.RecordBatch) -> RowBlock:
-    """A part's rows, still in the mapped file."""
-    flat = {name: batch[name].to_numpy() for name in ("rank", "segment_start", "pair_label", "document", "offset")}
-    lists = batch["input_ids"]
-    return RowBlock(**flat, input_ids=lists.values.to_numpy(), offsets=lists.offsets.to_numpy().astype(np.int64))
-
-
-def _counters(documents: Documents, segments: Segments) -> dict[str, int]:
-    """Where a part's pieces went: read = in_rows + truncated, and rows hold random_next from elsewhere beside."""
-    in_rows = int(segments.lengths.sum() - segments.foreign.sum())
-    return {
-        "read/documents": len(documents),
-        "read/sentences": len(documents.sentence_index),
-        "dropped/empty_document": documents.empty_documents,
-        "dropped/empty_sentence": documents.empty_sentences,
-        "tokens/read": len(documents.tokens),
-        "tokens/in_rows": in_rows,
-        "tokens/truncated": int(segments.truncated.sum()),
-        "tokens/random_next": int(segments.foreign.sum()),
-        "rows/single_segment": int((segments.lengths[:, 1] == 0).sum()),
-    }
 
 
 @dataclass(slots=True, kw_only=True)
