@@ -37,7 +37,7 @@ from model.train.config import PretrainConfig
 from model.train.distributed import join
 from model.train.optimizers import adamw, parameter_groups
 from model.train.precision import autocast, resolve
-from model.train.scoring import Scoring, targets
+from model.train.scoring import Scoring
 from pipeline.stage import Execution
 from tests.model.dataset_fixture import write_dataset
 from tests.model.train.ranks import job, run_all
@@ -54,7 +54,7 @@ def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
     engine = Engine(scoring, config, world, zero=0, micro_batch=config.global_batch, accumulation=1)
 
     def step(batch: Batch) -> None:
-        counts = torch.tensor([max(1, count) for count in targets(batch, scoring.names)], dtype=torch.float32)
+        counts = torch.tensor([max(1, count) for count in scoring.targets(batch)], dtype=torch.float32)
         engine.backward(batch, counts, last=True)
         engine.step(1e-4)
 
@@ -67,7 +67,7 @@ def bare(config: PretrainConfig, precision: str, compiled: bool) -> Step:
     optimizer = adamw(parameter_groups(scoring, 0.01), config)
 
     def step(batch: Batch) -> None:
-        loss, _ = scoring(batch, torch.tensor([max(1, n) for n in targets(batch, scoring.names)], dtype=torch.float32))
+        loss, *_ = scoring(batch, torch.tensor([max(1, n) for n in scoring.targets(batch)], dtype=torch.float32))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(scoring.parameters(), 1.0)
         optimizer.step()

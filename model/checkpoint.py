@@ -28,7 +28,7 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from model.config import ModelConfig
+from model.config import ModelConfig, parse_model
 from pipeline import artifact, storage
 from pipeline.errors import DataError
 from pipeline.schema import DatasetInfo, SpecialTokens
@@ -45,8 +45,6 @@ TRAINING = "training"
 STEPS = "checkpoints"  # below a pretrain artifact: one step-XXXXXXXX a checkpoint
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _PICKLE = "a pickle, which can run code when it is read; convert it to safetensors where it comes from"
-
-PRETRAINING_HEADS: dict[str, Any] = {"masked_lm": {}, "pair": {"num_labels": 2}}
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +167,7 @@ def load(path: str, *, training: bool = False) -> Loaded:
     name = storage.join(directory, CONFIG)
     try:
         content = json.loads(storage.read_text(name))
-        model = ModelConfig.model_validate(content["model"])
+        model = parse_model(content["model"])
         dataset = None if content["dataset"] is None else _dataset(content["dataset"])
         heads, task, step = dict(content["heads"]), content["task"], int(content["step"])
     except (ValueError, TypeError, KeyError, ValidationError) as error:

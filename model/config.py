@@ -1,16 +1,18 @@
 """The shape of a model, as a config: what `pretrain` builds, what every checkpoint carries in its `config.json`.
 
 No torch here: the command line and the orchestrator validate a model's config without loading a framework.
-Field names are those of Hugging Face's `BertConfig` where one exists.
+Field names are those of Hugging Face's `BertConfig` where one exists. A family that has more to say, or less, has a config
+class of its own beside its builder (`model.families.FAMILIES`), which `parse_model` finds by the field `family`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from model.families import FAMILIES
+from model.families import FAMILIES, config_class
 from pipeline.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -38,9 +40,14 @@ class ModelConfig(BaseModel):
         layer_norm_eps: added to the variance in every LayerNorm.
         initializer_range: standard deviation of the truncated normal that weights start from.
         pad_token_id: the id that fills a row up to the batch's length.
+
+    Of every model of the class:
+        heads: what stands on the encoder in pretraining, as a checkpoint's `heads` says it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "pair": {"num_labels": 2}}
 
     family: str = "bert"
     vocab_size: Annotated[int, Field(ge=0)] = 0
@@ -80,6 +87,24 @@ class ModelConfig(BaseModel):
         """H, the width of one attention head."""
         return self.hidden_size // self.num_attention_heads
 
+    def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
+        """What the family trains on by itself: names in `model.objectives.OBJECTIVES`, for a dataset with that pair task."""
+        return ("mlm",) if pair_task is None else ("mlm", pair_task)
+
+    def loss_weights(self) -> Mapping[str, float]:
+        """How much each objective counts in the loss; 1 for those that are not named."""
+        return {}
+
+
+def parse_model(values: Mapping[str, Any]) -> ModelConfig:
+    """The config of `values`, of the class that their `family` (bert by default) has.
+
+    Raises:
+        pydantic.ValidationError: a key is unknown to the family, or a value out of range.
+    """
+    family = values.get("family", "bert")
+    return config_class(family if family in FAMILIES else "bert").model_validate(dict(values))
+
 
 def for_dataset(model: ModelConfig, info: DatasetInfo) -> ModelConfig:
     """`model` with what it leaves open (`vocab_size` 0) taken from the dataset, checked against it.
@@ -97,7 +122,7 @@ def check_fits(model: ModelConfig, info: DatasetInfo) -> None:
     """Refuse a model that cannot read the dataset's rows, before any training starts.
 
     Raises:
-        UsageError: too few positions, too small a vocabulary (0 fits every one), or too few segments.
+        UsageError: too few positions, or too small a vocabulary (0 fits every one).
     """
     if model.max_position_embeddings < info.length:
         raise UsageError(
@@ -108,8 +133,4 @@ def check_fits(model: ModelConfig, info: DatasetInfo) -> None:
         raise UsageError(
             f"vocab_size ({model.vocab_size}) is less than the dataset's vocabulary ({info.vocab_size});"
             f" use {info.vocab_size}, or 0 to take the dataset's"
-        )
-    if info.pair_task is not None and model.type_vocab_size < 2:
-        raise UsageError(
-            f"type_vocab_size ({model.type_vocab_size}) is too small for the dataset's sentence pairs ({info.pair_task}); use 2"
         )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from model.config import ModelConfig
+from model.families import FAMILIES, config_class
 from pipeline.errors import UsageError, did_you_mean
 from pipeline.stage import parse_config
 
@@ -85,7 +86,9 @@ def model_config(model: str | Mapping[str, Any] | ModelConfig, **overrides: Any)
         name = values.pop("preset", None)
         if name is not None:
             values = {**_preset(str(name)).model_dump(), **values}
-    return parse_config(ModelConfig, {**values, **overrides}, "model")
+    values |= overrides
+    family = values.get("family", "bert")
+    return parse_config(config_class(family if family in FAMILIES else "bert"), values, "model")
 
 
 def _preset(name: str) -> ModelConfig:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from model import checkpoint
-from model.config import ModelConfig
+from model.config import ModelConfig, parse_model
 from model.families import build
-from model.families.bert import PretrainingModel
+from model.families.pretraining import PretrainingModel
 from pipeline import tokenizer
 from pipeline.schema import DatasetInfo
 
@@ -52,7 +52,7 @@ def tiny_config(**changes: Any) -> ModelConfig:
         "attention_dropout": 0.0,
         "initializer_range": 0.3,  # large, so that logits differ
     }
-    return ModelConfig(**{**values, **changes})
+    return parse_model({**values, **changes})
 
 
 def tiny_model(seed: int = 0, **changes: Any) -> PretrainingModel:
@@ -122,7 +122,7 @@ def write_checkpoint(directory: Path, scratch: Path, *, step: int = 5, seed: int
         model=tiny_config(**changes),
         state=model.state_dict(),
         tokenizer=pieces,
-        heads=checkpoint.PRETRAINING_HEADS,
+        heads=ModelConfig.heads,
         dataset=dataset_info(pieces),
         step=step,
     )

@@ -1,27 +1,49 @@
-"""The table of model families: a name, and the function that builds the family's pretraining model.
+"""The table of model families: who builds the family's pretraining model, and the class of its config.
 
-A family is one file: `build(config) -> PretrainingModel`, where the model has the attributes `encoder` and `pooler` and
-maps a batch to a dict of outputs. This module itself imports no torch, so that configs can be checked without it.
+A family is one file that says how it differs: `build(config)` gives a module with the attributes `encoder` and `pooler`
+(which may be None) that maps a batch to a dict of outputs, and `pooler(config)` what fine-tuning puts between encoder and
+classifier. This module imports no torch, so that configs can be checked without it.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.errors import DataError, UsageError, did_you_mean
+from pipeline.job import load
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from model.config import ModelConfig
-    from model.families.bert import PretrainingModel
+    from model.families.pretraining import PretrainingModel
 
-FAMILIES: dict[str, str] = {
-    "bert": "model.families.bert:build",
-    "megatron-bert": "model.families.megatron_bert:build",
+
+class Family(NamedTuple):
+    """A row of the table: names, `module:attribute`, that are imported when they are needed."""
+
+    module: str  # holds `build` and `pooler`
+    config: str = "model.config:ModelConfig"
+
+
+FAMILIES: dict[str, Family] = {
+    "bert": Family("model.families.bert"),
+    "megatron-bert": Family("model.families.megatron_bert"),
 }
+
+
+class Backbone(NamedTuple):
+    """What fine-tuning keeps of a pretrained model: hidden states from ids, and one vector a sequence from hidden states."""
+
+    encoder: nn.Module
+    pooler: nn.Module
+
+
+def config_class(family: str) -> type[ModelConfig]:
+    """The class of a family's configs."""
+    found: type[ModelConfig] = load(FAMILIES[family].config)
+    return found
 
 
 def build(config: ModelConfig) -> PretrainingModel:
@@ -34,28 +56,61 @@ def build(config: ModelConfig) -> PretrainingModel:
         raise UsageError("vocab_size (0) is still open; set it, or take it from a dataset with for_dataset")
     if config.family not in FAMILIES:
         raise UsageError(f"family ({config.family!r}) is unknown; {did_you_mean(config.family, FAMILIES)}")
-    module, _, name = FAMILIES[config.family].partition(":")
-    model: PretrainingModel = getattr(importlib.import_module(module), name)(config)
+    model: PretrainingModel = load(f"{FAMILIES[config.family].module}:build")(config)
     return model
 
 
-def restore(config: ModelConfig, state: Mapping[str, Tensor], *, heads: bool = True) -> PretrainingModel:
+def restore(config: ModelConfig, state: Mapping[str, Tensor]) -> PretrainingModel:
     """The pretraining model of `config` with the weights of `state`, in evaluation mode.
 
     Args:
         state: our parameter names to tensors; the model takes the tensors themselves, no copies.
-        heads: false takes the encoder and the pooler alone (of a fine-tuned checkpoint, say), leaves the pretraining
-            heads freshly initialised, and ignores whatever other heads `state` holds.
 
     Raises:
         DataError: a parameter is missing, left over, or has another shape; the message names the first one.
     """
     import torch
 
-    with torch.device("meta" if heads else "cpu"):  # where everything is replaced, nothing needs a first value
+    with torch.device("meta"):  # everything is replaced, so nothing needs a first value
         model = build(config)
-    wanted = {name: tensor for name, tensor in model.state_dict().items() if heads or is_backbone(name)}
-    given = {name: tensor for name, tensor in state.items() if heads or is_backbone(name)}
+    _check(config, model.state_dict(), state)
+    model.load_state_dict(dict(state), assign=True)
+    return model.eval()
+
+
+def new_backbone(config: ModelConfig) -> Backbone:
+    """Encoder and pooler, freshly initialised from torch's current random state."""
+    from model.layers.heads import initialize
+
+    model = build(config)
+    pooler = model.pooler
+    if pooler is None:
+        pooler = load(f"{FAMILIES[config.family].module}:pooler")(config)
+        initialize(pooler, config.initializer_range)
+    return Backbone(encoder=model.encoder, pooler=pooler)
+
+
+def restore_backbone(config: ModelConfig, state: Mapping[str, Tensor]) -> Backbone:
+    """Encoder and pooler with the weights of `state`, in evaluation mode; whatever heads `state` holds are not looked at.
+
+    The pooler of a family that has none in pretraining is freshly initialised where `state` does not hold one.
+
+    Raises:
+        DataError: as for `restore`.
+    """
+    backbone = new_backbone(config)
+    pooled = any(name.startswith("pooler.") for name in state) or "pair" in config.heads
+    for prefix, part in (("encoder.", backbone.encoder), ("pooler.", backbone.pooler)):
+        if prefix == "pooler." and not pooled:
+            continue
+        given = {name: tensor for name, tensor in state.items() if name.startswith(prefix)}
+        _check(config, {prefix + name: tensor for name, tensor in part.state_dict().items()}, given)
+        part.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in given.items()}, assign=True)
+        part.eval()
+    return backbone
+
+
+def _check(config: ModelConfig, wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
     for name in sorted(wanted.keys() ^ given.keys()):
         fault = "lack" if name in wanted else "do not fit the model: they hold"
         raise DataError(f"the weights {fault} {name}; use a checkpoint of a {config.family} model with the same heads")
@@ -63,8 +118,6 @@ def restore(config: ModelConfig, state: Mapping[str, Tensor], *, heads: bool = T
         if tensor.shape != wanted[name].shape:
             shapes = f"{tuple(tensor.shape)}, the config says {tuple(wanted[name].shape)}"
             raise DataError(f"{name} has the shape {shapes}; use the checkpoint's own config")
-    model.load_state_dict(given, strict=heads, assign=True)
-    return model.eval()
 
 
 def is_backbone(name: str) -> bool:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from model.config import ModelConfig
 from model.families import bert
+from model.families.bert import pooler
+from model.families.pretraining import PretrainingModel
+
+__all__ = ["build", "pooler"]
 
 
-def build(config: ModelConfig) -> bert.PretrainingModel:
+def build(config: ModelConfig) -> PretrainingModel:
     """The model of the given sizes, initialised from torch's current random state."""
     return bert.build(config, pre_norm=True)

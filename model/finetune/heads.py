@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from model.config import ModelConfig
-from model.families import build, is_backbone, restore
+from model.families import is_backbone, new_backbone, restore_backbone
 from pipeline import keys
 from pipeline.errors import DataError
 
@@ -44,7 +44,7 @@ def new_classifier(
     `state` is not changed by training.
     """
     torch.manual_seed(int(keys.derive(seed, _BODY)))
-    backbone = build(config) if state is None else restore(config, _copy(state), heads=False)
+    backbone = new_backbone(config) if state is None else restore_backbone(config, _copy(state))
     model = SequenceClassifier(
         backbone.encoder, backbone.pooler, config.hidden_size, num_labels, config.hidden_dropout if dropout is None else dropout
     )
@@ -60,7 +60,7 @@ def trained_classifier(config: ModelConfig, state: Mapping[str, Tensor], num_lab
     Raises:
         DataError: the checkpoint at `where` has no classifier, or one for another number of labels.
     """
-    backbone = restore(config, _copy(state), heads=False)
+    backbone = restore_backbone(config, _copy(state))
     model = SequenceClassifier(backbone.encoder, backbone.pooler, config.hidden_size, num_labels, 0.0)
     for name, wanted in model.classifier.state_dict(prefix="classifier.").items():
         if name not in state:

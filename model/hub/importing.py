@@ -12,7 +12,7 @@ from torch import Tensor
 from model import checkpoint
 from model.checkpoint import CONFIG, PICKLES, WEIGHTS
 from model.config import ModelConfig
-from model.families import is_backbone, restore
+from model.families import is_backbone, restore, restore_backbone
 from model.hub import hub_of_model_type
 from pipeline import storage, tokenizer
 from pipeline.errors import DataError
@@ -37,7 +37,8 @@ def import_directory(directory: str, out: str) -> None:
         DataError: a file is missing or damaged, the weights are a pickle, or the model is none of ours.
     """
     found = read_directory(directory)
-    restore(found.model, found.state, heads="classifier" not in found.heads)  # the shapes fit, and nothing is missing
+    fits = restore_backbone if "classifier" in found.heads else restore
+    fits(found.model, found.state)  # the shapes fit, and nothing is missing
     checkpoint.save_weights(
         out, model=found.model, state=found.state, tokenizer=tokenizer.load(directory), heads=found.heads, task=found.task
     )
@@ -61,7 +62,7 @@ def read_directory(directory: str) -> Imported:
         heads = ", ".join(sorted(present)) or "none"
         raise DataError(f"{directory} has the heads {heads}, which no model of ours has; save it as {known}")
     if "classifier" not in present:
-        return Imported(model=model, heads=checkpoint.PRETRAINING_HEADS, task=None, state=state)
+        return Imported(model=model, heads=model.heads, task=None, state=state)
     for parameter in ("classifier.weight", "classifier.bias"):
         if parameter not in state:
             raise DataError(f"{directory} lacks {parameter}; use a complete Hugging Face directory")

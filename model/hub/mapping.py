@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from torch import Tensor
 
-from model.config import ModelConfig
+from model.config import ModelConfig, parse_model
 from pipeline.errors import DataError
 
 _PLACEHOLDERS = {"{n}": r"(?P<n>\d+)", "{p}": r"(?P<p>weight|bias)"}
@@ -116,7 +116,7 @@ class Hub:
         if not values.get("vocab_size"):
             raise DataError(f"{where} has no vocab_size; use a complete Hugging Face directory")
         try:
-            return ModelConfig(family=self.family, **values)
+            return parse_model({"family": self.family, **values})
         except ValidationError as error:
             fault = error.errors()[0]
             name = self.fields.get(str(fault["loc"][0]), str(fault["loc"][0])) if fault["loc"] else "a value"

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from model.checkpoint import Loaded
 from model.config import ModelConfig
-from model.families import restore
+from model.families import restore, restore_backbone
 
 TOLERANCE = 1e-5  # of the largest logit, or of 1 where all are smaller: fp32 has 7 digits
 LENGTHS = (64, 37, 11, 3)  # of the rows compared, where the model has that many positions
@@ -65,13 +65,12 @@ def probe(model: ModelConfig) -> dict[str, Tensor]:
 @torch.inference_mode()
 def our_logits(loaded: Loaded, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The checkpoint's logits: `masked_lm` [M, V] and `pair` [B, 2], or `classifier` [B, labels]."""
-    classifier = "classifier" in loaded.heads
-    model = restore(loaded.model, loaded.state, heads=not classifier)
-    if classifier:
-        pooled = model.pooler(model.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]))
+    if "classifier" in loaded.heads:
+        encoder, pooler = restore_backbone(loaded.model, loaded.state)
+        pooled = pooler(encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]))
         weight, bias = loaded.state["classifier.weight"], loaded.state["classifier.bias"]
         return {"classifier": functional.linear(pooled, weight, bias)}
-    outputs = model(batch)
+    outputs = restore(loaded.model, loaded.state)(batch)
     return {"masked_lm": outputs["mlm_logits"], "pair": outputs["pair_logits"]}
 
 

@@ -1,29 +1,39 @@
 """The table of pretraining objectives: what a model's outputs are scored by.
 
-An objective is one function in one file: `objective(outputs, batch) -> LossSum`. It returns the *sum* of its loss and the
-count it is over, never a mean: the trainer divides by the count over all micro-batches and ranks, so the gradient does not
-depend on how a batch is split.
+An objective is one file with one `OBJECTIVE`: it counts what is to be predicted in a batch before the model runs, and
+scores what the model said. It gives the *sum* of its loss and the count it is over, never a mean: the trainer divides by
+the count over all micro-batches and ranks, so the gradient does not depend on how a batch is split.
+This module imports no torch, so that configs can be checked without it.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError, did_you_mean
+from pipeline.job import load
 from pipeline.schema import NO_PAIR
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from model.config import ModelConfig
+    from pipeline.schema import DatasetInfo
+
 OBJECTIVES: dict[str, str] = {
-    "mlm": "model.objectives.mlm:mlm",
-    "nsp": "model.objectives.nsp:nsp",
+    "mlm": "model.objectives.mlm:OBJECTIVE",
+    "nsp": "model.objectives.nsp:OBJECTIVE",
+    "sop": "model.objectives.sop:OBJECTIVE",
 }
+PAIR_TASKS = ("nsp", "sop")  # told by the same head, from rows that were made for it
 
 IGNORE = NO_PAIR  # a label that takes no part in a loss: a row without a pair, or filler among the masked positions
+
+Outputs = Mapping[str, "Tensor"]
+Batch = Mapping[str, "Tensor"]
+Detail = tuple["Tensor", "Tensor"]  # a sum and the count it is over, scalars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +53,27 @@ class LossSum:
     correct: Tensor
 
 
-class Objective(Protocol):
-    """Scores `outputs` of a model against the labels in `batch`; both are dicts of tensors."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What a file of this package holds.
 
-    def __call__(self, outputs: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> LossSum: ...
+    Attributes:
+        name: as in `OBJECTIVES`.
+        score: a model's outputs and the batch to the loss.
+        count: how many predictions the batch asks for, from the collated batch alone; `score` must count the same.
+        details: finer figures for held-out scoring, as `name -> (sum, count)`; the names are always the same.
+        chance: the loss, in nats a prediction, of a model that knows nothing: V -> nats. None: nothing can be said.
+    """
 
-
-def names_for(pair_task: str | None) -> tuple[str, ...]:
-    """The objectives that a dataset's rows are made for: masked tokens always, the pair task where there is one."""
-    return ("mlm",) if pair_task is None else ("mlm", pair_task)
+    name: str
+    score: Callable[[Outputs, Batch], LossSum]
+    count: Callable[[Batch], int]
+    details: Callable[[Outputs, Batch], dict[str, Detail]] | None = None
+    chance: Callable[[int], float] | None = None
 
 
 def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
-    """The functions behind the names, in order.
+    """The objectives of these names, in order.
 
     Raises:
         UsageError: a name is unknown.
@@ -63,18 +81,51 @@ def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
     found: list[Objective] = []
     for name in names:
         if name not in OBJECTIVES:
-            raise UsageError(f"objectives ({name!r}) is unknown; {did_you_mean(name, OBJECTIVES)}")
-        module, _, function = OBJECTIVES[name].partition(":")
-        found.append(getattr(importlib.import_module(module), function))
+            raise UsageError(f"objective ({name!r}) is unknown; {did_you_mean(name, OBJECTIVES)}")
+        found.append(load(OBJECTIVES[name]))
     return tuple(found)
 
 
-def total_loss(sums: Sequence[LossSum], counts: Mapping[str, Tensor | int | float] | None = None) -> Tensor:
-    """The loss to differentiate: over objectives, the sum of (summed loss / count), as in BERT (section A.2).
+def choose(model: ModelConfig, info: DatasetInfo, wanted: Sequence[str] | None = None) -> tuple[str, ...]:
+    """What to train on: the family's own objectives, or the `wanted` ones, checked against model and dataset.
+
+    Raises:
+        UsageError: an objective that the model has no head for, or that the dataset's rows were not made for.
+    """
+    chosen = tuple(wanted) if wanted else model.own_objectives(info.pair_task)
+    unknown = [name for name in chosen if name not in OBJECTIVES]
+    if unknown:
+        raise UsageError(f"objective ({unknown[0]!r}) is unknown; {did_you_mean(unknown[0], OBJECTIVES)}")
+    for name in chosen:
+        if name in PAIR_TASKS:
+            _check_pairs(name, model, info)
+    return chosen
+
+
+def _check_pairs(name: str, model: ModelConfig, info: DatasetInfo) -> None:
+    if "pair" not in model.heads:
+        raise UsageError(f"objective ({name}) needs a pair head, which {model.family} models do not have; train on mlm alone")
+    if info.pair_task != name:
+        has = f"pairs for {info.pair_task}" if info.pair_task else "no pairs"
+        raise UsageError(
+            f"objective ({name}) needs a dataset with {name.upper()} pairs, this one (recipe {info.recipe}) has {has};"
+            f" make one with `cloze dataset --recipe {'albert' if name == 'sop' else 'bert'}`, or train on --objective mlm"
+        )
+    if model.type_vocab_size < 2:
+        raise UsageError(f"type_vocab_size ({model.type_vocab_size}) is too small for sentence pairs ({name}); use 2")
+
+
+def total_loss(
+    sums: Sequence[LossSum],
+    counts: Mapping[str, Tensor | int | float] | None = None,
+    weights: Mapping[str, float] | None = None,
+) -> Tensor:
+    """The loss to differentiate: over objectives, the sum of (weight · summed loss / count), as in BERT (section A.2).
 
     Args:
         sums: what the objectives gave for this micro-batch.
         counts: by objective's name, the count to divide by: that of the whole global batch. By default this micro-batch's own.
+        weights: by objective's name; 1 where it is not named.
 
     Returns:
         fp32 scalar. Added up over all micro-batches and ranks it is the loss of the global batch. An objective that has
@@ -87,5 +138,5 @@ def total_loss(sums: Sequence[LossSum], counts: Mapping[str, Tensor | int | floa
     loss = torch.zeros((), dtype=torch.float32, device=sums[0].total.device)
     for item in sums:
         count = torch.as_tensor(item.count if counts is None else counts[item.name], device=loss.device)
-        loss = loss + item.total / count.clamp(min=1)
+        loss = loss + (weights or {}).get(item.name, 1.0) * item.total / count.clamp(min=1)
     return loss

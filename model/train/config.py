@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from model.config import ModelConfig
 from model.presets import model_config
@@ -28,6 +28,7 @@ class PretrainConfig(StageConfig):
         model: a preset's name, a mapping of config values (with `preset` to start from one), or a `ModelConfig`.
         steps: optimizer steps.
         global_batch: sequences a step, over all processes and micro-batches.
+        objectives: names in `model.objectives.OBJECTIVES`; None: the model family's own, for the dataset at hand.
         learning_rate: the peak; None: BERT-base's, inversely to the width (see `peak_learning_rate`).
         warmup_steps: linear rise from 0; None: 10,000, at most a tenth of the steps.
         schedule: after the warm-up; a name in `model.train.schedules.SCHEDULES`.
@@ -42,9 +43,10 @@ class PretrainConfig(StageConfig):
         max_skipped: steps in a row that may be skipped for a gradient that is not finite before training gives up.
     """
 
-    model: ModelConfig = Field(default_factory=lambda: model_config("bert-base"))
+    model: SerializeAsAny[ModelConfig] = Field(default_factory=lambda: model_config("bert-base"))
     steps: int = Field(default=1_000_000, ge=1)
     global_batch: int = Field(default=256, ge=1)
+    objectives: tuple[str, ...] | None = None
     optimizer: str = "adamw"
     learning_rate: float | None = Field(default=None, gt=0)
     warmup_steps: int | None = Field(default=None, ge=0)

@@ -118,7 +118,7 @@ class Engine:
             The module's figures.
         """
         self._engine.set_gradient_accumulation_boundary(last)
-        loss, figures = self._engine(batch, counts)
+        loss, figures, _ = self._engine(batch, counts)
         # DeepSpeed averages over ranks at every stage (stage 3 leaves no choice); ours is a sum.
         self._engine.backward(loss * self.world.size, scale_wrt_gas=False)
         detached: Tensor = figures.detach()

@@ -6,7 +6,7 @@ It draws no random numbers and touches no weights, so evaluating more or less of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from model.data.collate import Batch, blank, collate
 from model.data.sampler import share
 from model.data.shards import Shards
 from model.train.distributed import World
-from model.train.scoring import Scoring, targets
+from model.train.scoring import Scoring
 
 COUNT_ROWS = 4096  # rows that are read at once to count targets
 I64 = npt.NDArray[np.int64]
@@ -35,6 +35,7 @@ class HeldOut:
     rows: int
     batch: int
     pad: int
+    mask: int
     longest: int
     fixed_predictions: int | None = None
 
@@ -91,31 +92,43 @@ def evaluate(
         stop_asked: whether this rank was asked to stop; called between batches.
 
     Returns:
-        heldout_loss (masked tokens, nats), heldout_perplexity, heldout_accuracy; for a pair task `heldout_<task>_loss` and
-        `heldout_<task>_accuracy`. An objective without targets is left out.
+        Of the first objective, mlm as a rule: heldout_loss (nats), heldout_perplexity, heldout_accuracy, and its finer figures
+        (`heldout_top5_accuracy` …); for any other objective the same with its name before, as in `heldout_nsp_loss`. What has
+        nothing to predict is left out.
 
     Raises:
         Interrupted: a rank was asked to stop.
     """
     names = scoring.names
     sums = torch.zeros(3, len(names), dtype=torch.float64)
+    details: torch.Tensor | None = None
+    mask = torch.tensor(heldout.mask)
     ones = torch.ones(len(names), device=world.device)
     scoring.eval()
     try:
         for start, stop in heldout.batches(world):
             if world.total([int(stop_asked())])[0]:
                 raise Interrupted
-            batch = heldout.load(start, stop)
-            sums[2] += torch.tensor(targets(batch, names), dtype=torch.float64)
-            _, figures = scoring({name: tensor.to(world.device) for name, tensor in batch.items()}, ones)
+            batch = {**heldout.load(start, stop), "mask_id": mask}
+            sums[2] += torch.tensor(scoring.targets(batch), dtype=torch.float64)
+            _, figures, finer = scoring({name: tensor.to(world.device) for name, tensor in batch.items()}, ones)
             sums[:2] += figures.cpu()
+            details = finer.cpu() if details is None else details + finer.cpu()
     finally:
         scoring.train()
     found: dict[str, float] = {}
     for name, loss, correct, count in zip(names, *world.total_of(sums).tolist(), strict=True):
         if count:
-            prefix = "heldout_" if name == "mlm" else f"heldout_{name}_"
-            found |= {f"{prefix}loss": loss / count, f"{prefix}accuracy": correct / count}
+            found |= {_heldout(f"{name}_loss", names): loss / count, _heldout(f"{name}_accuracy", names): correct / count}
+    if details is not None:
+        for name, total, count in zip(scoring.detail_names, *world.total_of(details).tolist(), strict=True):
+            if count:
+                found[_heldout(name, names)] = total / count
     if "heldout_loss" in found:
         found["heldout_perplexity"] = math.exp(min(found["heldout_loss"], 700.0))
     return {name: round(value, 6) for name, value in found.items()}
+
+
+def _heldout(name: str, objectives: Sequence[str]) -> str:
+    """The first objective's figures are the main ones: it is not named."""
+    return f"heldout_{name.removeprefix(objectives[0] + '_')}"

@@ -25,7 +25,6 @@ from model.train.distributed import StopRequest, World, join
 from model.train.evaluate import Interrupted, evaluate, unigram_baselines
 from model.train.metrics import METRICS, SKIPPED, Lines, Window
 from model.train.schedules import factor
-from model.train.scoring import targets
 from model.train.setup import Setup, prepare
 from pipeline import keys
 from pipeline.errors import ClozeError, Stopped
@@ -173,7 +172,7 @@ class Trainer:
             yield Prepared(
                 batches=batches,
                 tokens=tokens,
-                counts=np.sum([targets(batch, setup.scoring.names) for _, batch in batches], axis=0).tolist(),
+                counts=np.sum([setup.scoring.targets(batch) for _, batch in batches], axis=0).tolist(),
             )
 
     def _step(self, prepared: Prepared, tokens: int, totals: list[int]) -> dict[str, Any] | None:
@@ -228,7 +227,7 @@ class Trainer:
     def _check_first_loss(self, loss: float | None) -> None:
         self.progress.first_loss = loss
         expected = self.setup.expected_first_loss
-        if loss is not None and abs(loss - expected) > FIRST_LOSS_TOLERANCE * expected:
+        if loss is not None and expected is not None and abs(loss - expected) > FIRST_LOSS_TOLERANCE * expected:
             self._note(
                 f"THE FIRST LOSS IS {loss:.3f}, untrained weights should give {expected:.3f} (ln V, and ln 2 for pairs):"
                 " check vocabulary, masks and initializer_range",
@@ -280,7 +279,7 @@ class Trainer:
                 model=self.setup.model,
                 dataset=self.setup.info,
                 tokenizer=self.setup.tokenizer,
-                heads=checkpoint.PRETRAINING_HEADS,
+                heads=self.setup.model.heads,
                 weights=weights,
                 optimizer=optimizer,
                 keep=self.build.execution.keep_checkpoints,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass, field
 
 import torch
@@ -12,7 +11,7 @@ from model import checkpoint, families
 from model.config import ModelConfig, for_dataset
 from model.data.sampler import Sampler
 from model.data.shards import Shards, verify
-from model.objectives import names_for
+from model.objectives import choose
 from model.train import sizing, state
 from model.train.config import PretrainConfig
 from model.train.distributed import World
@@ -55,9 +54,9 @@ class Setup:
         return sum(parameter.numel() for parameter in self.scoring.parameters())
 
     @property
-    def expected_first_loss(self) -> float:
-        """What guessing at random costs: ln V, and ln 2 for the pair task. Untrained weights must come near it."""
-        return math.log(self.model.vocab_size) + (0.0 if self.info.pair_task is None else math.log(2))
+    def expected_first_loss(self) -> float | None:
+        """What guessing at random costs: ln V, and ln 2 for a pair task. Untrained weights must come near it."""
+        return self.scoring.chance(self.model.vocab_size)
 
 
 def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
@@ -83,6 +82,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     if not storage.is_dir(tokenizer):
         raise DataError(f"{tokenizer} is missing, so no checkpoint could be used; make the dataset again")
     model = for_dataset(config.model, info)
+    names = choose(model, info, config.objectives)
     plan = sizing.plan(config.global_batch, build.execution.micro_batch, model, info.length, world)
     precision = resolve(config.precision, world.device)
     compiled = build.execution.compile
@@ -93,7 +93,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     network = families.build(model)
     if resumed is not None:
         network.load_state_dict(resumed.weights)
-    scoring = Scoring(network, names_for(info.pair_task), precision, compiled, world.device.type)
+    scoring = Scoring(network, names, precision, compiled, world.device.type, model.loss_weights())
     unused = freeze_unused(scoring, info.special.pad)
     if unused:
         notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
@@ -106,6 +106,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
             rows=min(config.heldout_rows, len(heldout)),
             batch=plan.micro_batch,
             pad=info.special.pad,
+            mask=info.special.mask,
             longest=info.length,
         ),
         sampler=Sampler(rows=len(train), copies=info.copies, seed=config.seed),

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from model import checkpoint
+from model.config import ModelConfig
 from pipeline import artifact
 from pipeline.artifact import Manifest
 from pipeline.errors import DataError
@@ -32,7 +33,7 @@ def flip_byte(path: Path, place: int = -3) -> None:
 def test_everything_comes_back(directory: Path, tmp_path: Path) -> None:
     loaded = checkpoint.load(str(directory))
     assert (loaded.model, loaded.step, loaded.task, loaded.training) == (tiny_config(), 5, None, None)
-    assert loaded.heads == checkpoint.PRETRAINING_HEADS
+    assert loaded.heads == ModelConfig.heads
     assert loaded.dataset == dataset_info(loaded.tokenizer)
     assert sorted(path.name for path in Path(loaded.tokenizer).iterdir())[-1] == "vocab.txt"
     expected = tiny_model().state_dict()

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from model.families import build, is_backbone, restore
+from model.families import build, is_backbone, restore, restore_backbone
 from pipeline.errors import DataError
 from tests.tiny_models import PIECES, tiny_batch, tiny_config, tiny_model
 
@@ -121,10 +121,10 @@ def test_restore_gives_the_weights_back_in_evaluation_mode() -> None:
 def test_restore_of_the_backbone_ignores_other_heads() -> None:
     model = tiny_model()
     state = {name: tensor for name, tensor in model.state_dict().items() if is_backbone(name)}
-    found = restore(tiny_config(), {**state, "classifier.weight": torch.zeros(2, 16)}, heads=False)
+    found = restore_backbone(tiny_config(), {**state, "classifier.weight": torch.zeros(2, 16)})
     ids = tiny_batch()["input_ids"]
     assert found.encoder(ids, None, 0 * ids).equal(model.encoder(ids, None, 0 * ids))
-    assert not any(parameter.is_meta for parameter in found.parameters())
+    assert found.pooler(model.encoder(ids, None, 0 * ids)).equal(model.pooler(model.encoder(ids, None, 0 * ids)))
 
 
 def test_restore_names_what_does_not_fit() -> None:

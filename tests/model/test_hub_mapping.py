@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from model import checkpoint
+from model.config import ModelConfig
 from model.families import FAMILIES
 from model.hub import HUBS, hub_of
 from model.hub.bert import HUB
@@ -18,7 +19,7 @@ from model.hub.mapping import KeyMap
 from pipeline.errors import DataError
 from tests.tiny_models import tiny_config, tiny_model, write_tokenizer
 
-HEADS = checkpoint.PRETRAINING_HEADS
+HEADS = ModelConfig.heads
 
 
 def write_hub_directory(path: Path, changes: dict[str, Any] | None = None, state: dict[str, torch.Tensor] | None = None) -> str:

@@ -85,7 +85,6 @@ def test_an_open_vocabulary_is_taken_from_the_dataset_exactly() -> None:
     [
         ({"max_position_embeddings": 64}, ("64", "128", "max_position_embeddings")),
         ({"vocab_size": 100}, ("100", "8192", "vocab_size")),
-        ({"type_vocab_size": 1}, ("1", "nsp", "type_vocab_size")),
     ],
 )
 def test_a_model_that_cannot_read_the_dataset_is_refused_with_both_values(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from model.objectives import OBJECTIVES, names_for, objectives, total_loss
+from model.objectives import OBJECTIVES, choose, objectives, total_loss
 from pipeline.errors import UsageError
-from tests.tiny_models import tiny_batch, tiny_model
+from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
 
-MLM, NSP = objectives(("mlm", "nsp"))
+MLM, NSP = (objective.score for objective in objectives(("mlm", "nsp")))
 
 
 def rows_of(batch: dict[str, Tensor], start: int, stop: int) -> dict[str, Tensor]:
@@ -107,9 +109,45 @@ def test_losses_are_fp32_under_autocast() -> None:
 
 def test_the_table() -> None:
     assert len(objectives(OBJECTIVES)) == len(OBJECTIVES)
-    assert names_for(None) == ("mlm",)
-    assert names_for("nsp") == ("mlm", "nsp")
     with pytest.raises(UsageError, match="did you mean 'nsp'"):
         objectives(("nps",))
     with pytest.raises(UsageError, match="no objective"):
         total_loss([])
+
+
+def test_a_family_trains_on_what_its_dataset_is_made_for(tmp_path: Path) -> None:
+    info = dataset_info(write_tokenizer(tmp_path))
+    assert choose(tiny_config(), info) == ("mlm", "nsp")
+    assert choose(tiny_config(), replace(info, pair_task="sop")) == ("mlm", "sop")
+    assert choose(tiny_config(), replace(info, pair_task=None)) == ("mlm",)
+    assert choose(tiny_config(), info, ["mlm"]) == ("mlm",)
+    with pytest.raises(
+        UsageError, match=r"objective \(sop\) needs a dataset with SOP pairs, this one \(recipe bert\) has pairs for nsp"
+    ):
+        choose(tiny_config(), info, ["mlm", "sop"])
+    with pytest.raises(UsageError, match="did you mean 'mlm'"):
+        choose(tiny_config(), info, ["mln"])
+    with pytest.raises(UsageError, match=r"type_vocab_size \(1\) is too small for sentence pairs"):
+        choose(tiny_config(type_vocab_size=1), info)
+
+
+def test_details_tell_masked_random_and_kept_apart() -> None:
+    logits = torch.full((4, 9), -1.0)
+    for row, answer in enumerate((5, 6, 7, 5)):
+        logits[row, answer] = 1.0
+    logits[1, 2] = 0.0
+    batch = {
+        "input_ids": torch.tensor([[4, 8, 7, 4]]),  # [MASK], a random piece, kept, filler
+        "masked_positions": torch.tensor([0, 1, 2, 0]),
+        "masked_labels": torch.tensor([5, 2, 7, -100]),
+        "mask_id": torch.tensor(4),
+    }
+    details = objectives(("mlm",))[0].details
+    assert details is not None
+    found = {name: (int(total), int(count)) for name, (total, count) in details({"mlm_logits": logits}, batch).items()}
+    assert found == {
+        "top5_accuracy": (3, 3),
+        "masked_accuracy": (1, 1),
+        "random_accuracy": (0, 1),
+        "kept_accuracy": (1, 1),
+    }

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from model import checkpoint
+from model.config import ModelConfig
 from model.families import restore
 from model.hub import parity
 from model.hub.bert import HUB
@@ -29,7 +30,7 @@ TOLERANCE = {"atol": 1e-5, "rtol": 0.0}
 def hugging_face(seed: int = 0, **changes: Any) -> Any:
     """A random BertForPreTraining of the tiny sizes, biases and norms included."""
     torch.manual_seed(seed)
-    config = HUB.to_config(tiny_config(**changes), checkpoint.PRETRAINING_HEADS, None)
+    config = HUB.to_config(tiny_config(**changes), ModelConfig.heads, None)
     model = transformers.BertForPreTraining(transformers.BertConfig(**config)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -70,7 +71,7 @@ def test_total_loss_and_every_gradient_agree(dropout: float) -> None:
     ours = restore(tiny_config(hidden_dropout=dropout), HUB.from_state(theirs.state_dict(), "theirs"))
     batch = tiny_batch(rows=6, length=15)
     outputs = ours(batch)
-    loss = total_loss([objective(outputs, batch) for objective in objectives(("mlm", "nsp"))])
+    loss = total_loss([objective.score(outputs, batch) for objective in objectives(("mlm", "nsp"))])
     expected = theirs(**their_inputs(batch), **their_labels(batch)).loss
     torch.testing.assert_close(loss, expected, **TOLERANCE)
     loss.backward()
@@ -93,7 +94,7 @@ def test_no_key_is_left_over_on_either_side() -> None:
 
 @pytest.mark.parametrize("name", sorted(HUB.architectures.values()))
 def test_their_class_has_no_other_parameter(name: str) -> None:
-    config = transformers.BertConfig(**HUB.to_config(tiny_config(), checkpoint.PRETRAINING_HEADS, None))
+    config = transformers.BertConfig(**HUB.to_config(tiny_config(), ModelConfig.heads, None))
     names = set(getattr(transformers, name)(config).state_dict()) - set(HUB.copies)
     assert [missing for missing in sorted(names) if HUB.keys.ours(missing) is None] == []
 

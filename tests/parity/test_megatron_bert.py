@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from model import checkpoint
+from model.config import ModelConfig
 from model.families import restore
 from model.hub import hub_of
 from model.hub.export import STAGE, ExportConfig
@@ -24,7 +24,7 @@ HUB = hub_of("megatron-bert")
 def hugging_face() -> Any:
     """A random MegatronBertForPreTraining of the tiny sizes, biases and norms included."""
     torch.manual_seed(0)
-    values = HUB.to_config(tiny_config(family="megatron-bert"), checkpoint.PRETRAINING_HEADS, None)
+    values = HUB.to_config(tiny_config(family="megatron-bert"), ModelConfig.heads, None)
     model = transformers.MegatronBertForPreTraining(transformers.MegatronBertConfig(**values)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -42,7 +42,7 @@ def test_logits_loss_and_gradients_agree(length: int) -> None:
     masked = expected.prediction_logits.flatten(0, 1)[batch["masked_positions"]]
     torch.testing.assert_close(outputs["mlm_logits"], masked, **TOLERANCE)
     torch.testing.assert_close(outputs["pair_logits"], expected.seq_relationship_logits, **TOLERANCE)
-    loss = total_loss([objective(outputs, batch) for objective in objectives(("mlm", "nsp"))])
+    loss = total_loss([objective.score(outputs, batch) for objective in objectives(("mlm", "nsp"))])
     torch.testing.assert_close(loss, expected.loss, **TOLERANCE)
     loss.backward()
     expected.loss.backward()

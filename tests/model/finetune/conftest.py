@@ -55,7 +55,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, pieces: Tokenizer, shap
         model=shape,
         state=build(shape).state_dict(),
         tokenizer=str(directory / "tokenizer"),
-        heads=checkpoint.PRETRAINING_HEADS,
+        heads=ModelConfig.heads,
     )
     checkpoint.complete(path)
     return path

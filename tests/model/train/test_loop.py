@@ -62,7 +62,7 @@ def test_the_last_log_line_scores_the_checkpoint(dataset: str, tmp_path: Path) -
 
     loaded = checkpoint.load(str(run.checkpoint))
     module = scoring_module.Scoring(restore(loaded.model, loaded.state), ("mlm", "nsp"), "fp32")
-    heldout = HeldOut(shards=Shards(dataset, "heldout"), rows=24, batch=7, pad=0, longest=32)
+    heldout = HeldOut(shards=Shards(dataset, "heldout"), rows=24, batch=7, pad=0, mask=4, longest=32)
     found = evaluate(module, heldout, World(0, 1, 1, torch.device("cpu")))
     assert run.outcome is not None
     assert found["heldout_loss"] == pytest.approx(run.outcome.summary["heldout_loss"], abs=2e-6)
@@ -128,18 +128,18 @@ def test_an_odd_first_loss_is_said_loudly(dataset: str, tmp_path: Path) -> None:
 
 def _broken(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
     """Make the loss of some optimizer steps (from 0) infinite, on forward passes in training."""
-    plain = scoring_module.Scoring._plain
+    plain = scoring_module.Scoring._loss
     calls = [0]
 
     def broken(self: Any, batch: Any, counts: Any) -> Any:
-        loss, figures = plain(self, batch, counts)
+        loss, *figures = plain(self, batch, counts)
         if self.training:
             calls[0] += 1
             if calls[0] - 1 in steps:
                 loss = loss * torch.tensor(float("nan"))
-        return loss, figures
+        return loss, *figures
 
-    monkeypatch.setattr(scoring_module.Scoring, "_plain", broken)
+    monkeypatch.setattr(scoring_module.Scoring, "_loss", broken)
 
 
 def test_a_gradient_that_is_not_finite_is_skipped(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
