@@ -30,6 +30,14 @@ class Family(NamedTuple):
 FAMILIES: dict[str, Family] = {
     "bert": Family("model.families.bert"),
     "megatron-bert": Family("model.families.megatron_bert"),
+    "roberta": Family("model.families.roberta", "model.families.roberta_config:RobertaConfig"),
+    "albert": Family("model.families.albert", "model.families.albert_config:AlbertConfig"),
+    "electra": Family("model.families.electra", "model.families.electra_config:ElectraConfig"),
+    "distilbert": Family("model.families.distilbert", "model.families.distilbert_config:DistilBertConfig"),
+    "ltr": Family("model.families.ltr", "model.families.ltr_config:LtrConfig"),
+    "spanbert": Family("model.families.spanbert", "model.families.spanbert_config:SpanBertConfig"),
+    "modern": Family("model.families.modern", "model.families.modern_config:ModernConfig"),
+    "longformer": Family("model.families.longformer", "model.families.longformer_config:LongformerConfig"),
 }
 
 

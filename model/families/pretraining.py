@@ -37,13 +37,16 @@ class PretrainingModel(nn.Module):
 
         Args:
             batch: input_ids and token_type_ids int64 [B, L]; attention_mask bool [B, L]; masked_positions int64 [M],
-                indices into the flattened B * L. Labels are not looked at.
+                indices into the flattened B * L; sequence_starts bool [B, L] where rows hold several sequences. Labels are not
+                looked at.
 
         Returns:
             `hidden` [B, L, D]; `mlm_logits` [M, V], at the masked positions alone, which saves a fifth of BERT-base's
             arithmetic; `pair_logits` [B, 2] where there is a pair head.
         """
-        hidden = self.encoder(batch["input_ids"], batch.get("attention_mask"), batch["token_type_ids"])
+        hidden = self.encoder(
+            batch["input_ids"], batch.get("attention_mask"), batch["token_type_ids"], batch.get("sequence_starts")
+        )
         masked_MD = hidden.flatten(0, 1)[batch["masked_positions"]]
         outputs = {"hidden": hidden, "mlm_logits": self.masked_lm(masked_MD, self.encoder.embeddings.word.weight)}
         if self.pair is not None and self.pooler is not None:

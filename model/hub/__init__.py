@@ -1,7 +1,7 @@
 """Hugging Face directories: one table a family maps config and weights, and is read both ways.
 
 mapping.py     what a family's table is made of, and how it is applied
-bert.py        BERT's table; megatron_bert.py says how that family's differs
+bert.py        BERT's table; the other families' files say how theirs differ
 export.py      stage "export": a checkpoint to a directory that transformers opens
 importing.py   a directory to a checkpoint
 parity.py      the check that nothing changed on the way
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 HUBS: dict[str, str] = {  # our family -> where its table is
     "bert": "model.hub.bert:HUB",
     "megatron-bert": "model.hub.megatron_bert:HUB",
+    "roberta": "model.hub.roberta:HUB",
+    "albert": "model.hub.albert:HUB",
+    "spanbert": "model.hub.spanbert:HUB",
+    "electra": "model.hub.electra:HUB",
+    "distilbert": "model.hub.distilbert:HUB",
+    "ltr": "model.hub.ltr:HUB",
+    "modern": "model.hub.modern:HUB",
+    "longformer": "model.hub.longformer:HUB",
 }
 
 
@@ -42,7 +50,7 @@ def hub_of_model_type(model_type: object, where: str) -> Hub:
     Raises:
         DataError: no family of ours has that type.
     """
-    hubs = {hub.model_type: hub for hub in map(hub_of, HUBS)}
+    hubs = {hub.model_type: hub for hub in reversed([hub_of(family) for family in HUBS])}  # the first family of a type has it
     if not isinstance(model_type, str) or model_type not in hubs:
         raise DataError(
             f"{where} has the model_type {model_type!r}, which Cloze does not know; use one of " + ", ".join(sorted(hubs))

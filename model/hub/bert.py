@@ -4,35 +4,41 @@ from __future__ import annotations
 
 from model.hub.mapping import Hub, KeyMap
 
-EMBEDDINGS, LAYER = "bert.embeddings", "bert.encoder.layer.{n}"
+Row = tuple[str, str]
 
-KEYS = KeyMap(
-    [
-        ("encoder.embeddings.word.weight", f"{EMBEDDINGS}.word_embeddings.weight"),
-        ("encoder.embeddings.position.weight", f"{EMBEDDINGS}.position_embeddings.weight"),
-        ("encoder.embeddings.segment.weight", f"{EMBEDDINGS}.token_type_embeddings.weight"),
-        ("encoder.embeddings.norm.{p}", f"{EMBEDDINGS}.LayerNorm.{{p}}"),
-        ("encoder.layers.{n}.attention.query.{p}", f"{LAYER}.attention.self.query.{{p}}"),
-        ("encoder.layers.{n}.attention.key.{p}", f"{LAYER}.attention.self.key.{{p}}"),
-        ("encoder.layers.{n}.attention.value.{p}", f"{LAYER}.attention.self.value.{{p}}"),
-        ("encoder.layers.{n}.attention.output.{p}", f"{LAYER}.attention.output.dense.{{p}}"),
-        ("encoder.layers.{n}.attention_norm.{p}", f"{LAYER}.attention.output.LayerNorm.{{p}}"),
-        ("encoder.layers.{n}.feed_forward.up.{p}", f"{LAYER}.intermediate.dense.{{p}}"),
-        ("encoder.layers.{n}.feed_forward.down.{p}", f"{LAYER}.output.dense.{{p}}"),
-        ("encoder.layers.{n}.feed_forward_norm.{p}", f"{LAYER}.output.LayerNorm.{{p}}"),
-        ("pooler.dense.{p}", "bert.pooler.dense.{p}"),
-        ("masked_lm.dense.{p}", "cls.predictions.transform.dense.{p}"),
-        ("masked_lm.norm.{p}", "cls.predictions.transform.LayerNorm.{p}"),
-        ("masked_lm.bias", "cls.predictions.bias"),
-        ("pair.{p}", "cls.seq_relationship.{p}"),
-        ("classifier.{p}", "classifier.{p}"),
+
+def encoder_rows(prefix: str) -> list[Row]:
+    """Embeddings and layers, as all models have them that transformers copied from its BERT; `prefix` is the encoder's name."""
+    embeddings, layer = f"{prefix}.embeddings", f"{prefix}.encoder.layer.{{n}}"
+    return [
+        ("encoder.embeddings.word.weight", f"{embeddings}.word_embeddings.weight"),
+        ("encoder.embeddings.position.weight", f"{embeddings}.position_embeddings.weight"),
+        ("encoder.embeddings.segment.weight", f"{embeddings}.token_type_embeddings.weight"),
+        ("encoder.embeddings.norm.{p}", f"{embeddings}.LayerNorm.{{p}}"),
+        ("encoder.layers.{n}.attention.query.{p}", f"{layer}.attention.self.query.{{p}}"),
+        ("encoder.layers.{n}.attention.key.{p}", f"{layer}.attention.self.key.{{p}}"),
+        ("encoder.layers.{n}.attention.value.{p}", f"{layer}.attention.self.value.{{p}}"),
+        ("encoder.layers.{n}.attention.output.{p}", f"{layer}.attention.output.dense.{{p}}"),
+        ("encoder.layers.{n}.attention_norm.{p}", f"{layer}.attention.output.LayerNorm.{{p}}"),
+        ("encoder.layers.{n}.feed_forward.up.{p}", f"{layer}.intermediate.dense.{{p}}"),
+        ("encoder.layers.{n}.feed_forward.down.{p}", f"{layer}.output.dense.{{p}}"),
+        ("encoder.layers.{n}.feed_forward_norm.{p}", f"{layer}.output.LayerNorm.{{p}}"),
     ]
-)
+
+
+HEAD_ROWS: list[Row] = [
+    ("pooler.dense.{p}", "bert.pooler.dense.{p}"),
+    ("masked_lm.dense.{p}", "cls.predictions.transform.dense.{p}"),
+    ("masked_lm.norm.{p}", "cls.predictions.transform.LayerNorm.{p}"),
+    ("masked_lm.bias", "cls.predictions.bias"),
+    ("pair.{p}", "cls.seq_relationship.{p}"),
+    ("classifier.{p}", "classifier.{p}"),
+]
 
 HUB = Hub(
     family="bert",
     model_type="bert",
-    keys=KEYS,
+    keys=KeyMap(encoder_rows("bert") + HEAD_ROWS),
     fields={
         "vocab_size": "vocab_size",
         "hidden_size": "hidden_size",
@@ -51,12 +57,13 @@ HUB = Hub(
     fixed={"position_embedding_type": "absolute", "is_decoder": False, "tie_word_embeddings": True},
     architectures={
         frozenset({"masked_lm", "pair"}): "BertForPreTraining",
+        frozenset({"masked_lm"}): "BertForMaskedLM",
         frozenset({"classifier"}): "BertForSequenceClassification",
     },
     copies={
-        "cls.predictions.decoder.weight": f"{EMBEDDINGS}.word_embeddings.weight",
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     legacy={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},  # files made from TensorFlow
-    ignored=frozenset({f"{EMBEDDINGS}.position_ids"}),  # a buffer that versions before 4.31 saved
+    ignored=frozenset({"bert.embeddings.position_ids"}),  # a buffer that versions before 4.31 saved
 )

@@ -20,8 +20,8 @@ def export(build: Build) -> Outcome:
     """Export the input checkpoint to `build.path`.
 
     Returns:
-        summary: `directory`; `architecture`; `parameters`; `parity`, the largest difference of any logit from what
-        transformers computes from the directory, None where transformers is not installed.
+        summary: `directory`; `architecture`; `parameters`; `max_logit_difference`, the largest difference of any logit from
+        what transformers computes from the directory, None where transformers is not installed.
 
     Raises:
         DataError: there is no checkpoint, or it is damaged, or has no Hugging Face form.
@@ -38,8 +38,8 @@ def export(build: Build) -> Outcome:
     summary = {
         "directory": build.path,
         "architecture": config["architectures"][0],
-        "parameters": sum(tensor.numel() for tensor in loaded.state.values()),
-        "parity": None if difference is None else difference.absolute,
+        "parameters": sum(tensor.numel() for tensor in hub_of(loaded.model.family).exported(loaded.state).values()),
+        "max_logit_difference": None if difference is None else difference.absolute,
     }
     return Outcome(summary=summary)
 
@@ -65,11 +65,11 @@ def check_reload(loaded: Loaded, directory: str) -> None:
     Raises:
         ClozeError: a weight or the config is not what was exported.
     """
-    found = read_directory(directory)
-    wrong = sorted(found.state.keys() ^ loaded.state.keys())
-    wrong += [
-        name for name in sorted(found.state.keys() & loaded.state.keys()) if not found.state[name].equal(loaded.state[name])
-    ]
+    found = read_directory(directory, family=loaded.model.family)
+    exported = hub_of(loaded.model.family).exported(loaded.state)
+    read = {name: tensor for name, tensor in found.state.items() if name not in found.fresh}
+    wrong = sorted(read.keys() ^ exported.keys())
+    wrong += [name for name in sorted(read.keys() & exported.keys()) if not read[name].equal(exported[name])]
     if found.model != loaded.model:
         wrong.append(CONFIG)
     if wrong:

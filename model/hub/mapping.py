@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,14 @@ from torch import Tensor
 from model.config import ModelConfig, parse_model
 from pipeline.errors import DataError
 
-_PLACEHOLDERS = {"{n}": r"(?P<n>\d+)", "{p}": r"(?P<p>weight|bias)"}
+OUTPUTS = {
+    "logits": "mlm_logits",
+    "prediction_logits": "mlm_logits",
+    "seq_relationship_logits": "pair_logits",
+    "sop_logits": "pair_logits",
+}
+
+_PLACEHOLDERS = {"{n}": r"(?P<n>\d+)", "{m}": r"(?P<m>\d+)", "{p}": r"(?P<p>weight|bias)"}
 
 
 def _pattern(template: str) -> re.Pattern[str]:
@@ -27,7 +34,7 @@ class KeyMap:
     """A reversible table of parameter names.
 
     Args:
-        rows: pairs (our name, their name) with the placeholders `{n}`, a layer's number, and `{p}`, weight or bias; a
+        rows: pairs (our name, their name) with the placeholders `{n}` and `{m}`, numbers of layers, and `{p}`, weight or bias; a
             pair has the same placeholders on both sides, so that either name gives the other.
     """
 
@@ -70,6 +77,10 @@ class Hub:
         copies: their names of tied copies that files may hold beside the original -> the original.
         legacy: parts of names in files of old versions -> what they are called now.
         ignored: names that are no parameters.
+        unexported: our heads that have no Hugging Face form; they stay behind.
+        unused: beginnings of names of their parameters that no head of ours reads; they are left out.
+        outputs: what transformers' heads give, their names -> ours.
+        write: their config as the table gives it -> as their class reads it. `read` is the way back.
     """
 
     family: str
@@ -81,6 +92,11 @@ class Hub:
     copies: Mapping[str, str] = field(default_factory=dict)
     legacy: Mapping[str, str] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
+    unexported: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=lambda: dict(OUTPUTS))
+    write: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    read: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
     def to_config(self, model: ModelConfig, heads: Mapping[str, Any], task: Mapping[str, Any] | None) -> dict[str, Any]:
         """The content of Hugging Face's config.json.
@@ -88,13 +104,13 @@ class Hub:
         Raises:
             DataError: Hugging Face has no class with these heads.
         """
-        architecture = self.architectures.get(frozenset(heads))
+        architecture = self.architectures.get(frozenset(heads) - set(self.unexported))
         if architecture is None:
             raise DataError(
                 f"heads ({', '.join(sorted(heads))}) of a {self.family} model have no Hugging Face class; export another checkpoint"
             )
         values = model.model_dump(mode="json")
-        config = {theirs: values[ours] for ours, theirs in self.fields.items()}
+        config = self.write({theirs: values[ours] for ours, theirs in self.fields.items()})
         config |= {**self.fixed, "model_type": self.model_type, "architectures": [architecture], "dtype": "float32"}
         if task is not None:
             labels = [str(label) for label in task["labels"]]
@@ -112,7 +128,8 @@ class Hub:
         for name, value in self.fixed.items():
             if config.get(name, value) != value:
                 raise DataError(f"{where} has {name} {config[name]!r}, Cloze's {self.family} has {value!r}; use another model")
-        values = {ours: config[theirs] for ours, theirs in self.fields.items() if theirs in config}
+        found = self.read(dict(config))
+        values = {ours: found[theirs] for ours, theirs in self.fields.items() if theirs in found}
         if not values.get("vocab_size"):
             raise DataError(f"{where} has no vocab_size; use a complete Hugging Face directory")
         try:
@@ -130,7 +147,7 @@ class Hub:
             DataError: a parameter is not in the table.
         """
         named = {}
-        for ours, tensor in state.items():
+        for ours, tensor in self.exported(state).items():
             theirs = self.keys.theirs(ours)
             if theirs is None:
                 raise DataError(
@@ -138,6 +155,10 @@ class Hub:
                 )
             named[theirs] = tensor
         return named
+
+    def exported(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What of our weights has a Hugging Face form."""
+        return {name: tensor for name, tensor in state.items() if name.split(".", 1)[0] not in self.unexported}
 
     def from_state(self, state: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
         """Hugging Face's weights, read from `where`, under our names.
@@ -148,7 +169,7 @@ class Hub:
         current = {self._current(name): tensor for name, tensor in state.items()}
         named: dict[str, Tensor] = {}
         for theirs, tensor in current.items():
-            if theirs in self.ignored:
+            if theirs in self.ignored or theirs.startswith(self.unused):
                 continue
             original = self.copies.get(theirs)
             if original in current:

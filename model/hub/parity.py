@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,9 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.checkpoint import Loaded
+from model.checkpoint import CONFIG, Loaded
 from model.config import ModelConfig
 from model.families import restore, restore_backbone
+from model.hub import hub_of
+from model.hub.mapping import Hub
+from pipeline import storage
 
 TOLERANCE = 1e-5  # of the largest logit, or of 1 where all are smaller: fp32 has 7 digits
 LENGTHS = (64, 37, 11, 3)  # of the rows compared, where the model has that many positions
@@ -40,8 +45,8 @@ def compare_with_transformers(loaded: Loaded, directory: str) -> Difference | No
         return None
     batch = probe(loaded.model)
     ours = our_logits(loaded, batch)
-    theirs = their_logits(directory, batch, classifier="classifier" in loaded.heads)
-    absolute = max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+    theirs = their_logits(directory, hub_of(loaded.model.family), batch, classifier="classifier" in loaded.heads)
+    absolute = max(float((ours[name] - theirs[name]).abs().max()) for name in theirs)
     largest = max(float(logits.abs().max()) for logits in ours.values())
     return Difference(absolute=absolute, relative=absolute / max(1.0, largest))
 
@@ -64,26 +69,34 @@ def probe(model: ModelConfig) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def our_logits(loaded: Loaded, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The checkpoint's logits: `masked_lm` [M, V] and `pair` [B, 2], or `classifier` [B, labels]."""
+    """The checkpoint's logits that transformers has too, at real tokens; or `classifier` [B, labels]."""
     if "classifier" in loaded.heads:
         encoder, pooler = restore_backbone(loaded.model, loaded.state)
-        pooled = pooler(encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]))
+        hidden = encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+        pooled = pooler(hidden, batch["attention_mask"])
         weight, bias = loaded.state["classifier.weight"], loaded.state["classifier.bias"]
         return {"classifier": functional.linear(pooled, weight, bias)}
     outputs = restore(loaded.model, loaded.state)(batch)
-    return {"masked_lm": outputs["mlm_logits"], "pair": outputs["pair_logits"]}
+    names = set(hub_of(loaded.model.family).outputs.values())
+    return {name: _real(outputs[name], batch) for name in sorted(names & outputs.keys())}
 
 
 @torch.inference_mode()
-def their_logits(directory: str, batch: Mapping[str, Tensor], *, classifier: bool) -> dict[str, Tensor]:
+def their_logits(directory: str, hub: Hub, batch: Mapping[str, Tensor], *, classifier: bool) -> dict[str, Tensor]:
     """What transformers computes from `directory`, in the form of `our_logits`."""
-    from transformers import AutoModelForPreTraining, AutoModelForSequenceClassification
+    import transformers
 
-    auto = AutoModelForSequenceClassification if classifier else AutoModelForPreTraining
-    model = auto.from_pretrained(directory, local_files_only=True, dtype=torch.float32).eval()
-    inputs = {name: batch[name] for name in ("input_ids", "token_type_ids")}
-    outputs = model(**inputs, attention_mask=batch["attention_mask"].long())
+    architecture = json.loads(storage.read_text(storage.join(directory, CONFIG)))["architectures"][0]
+    model = getattr(transformers, architecture).from_pretrained(directory, local_files_only=True, dtype=torch.float32).eval()
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
+    if "token_type_ids" in inspect.signature(model.forward).parameters:
+        inputs["token_type_ids"] = batch["token_type_ids"]
+    outputs = model(**inputs)
     if classifier:
         return {"classifier": outputs.logits}
-    masked = outputs.prediction_logits.flatten(0, 1)[batch["masked_positions"]]
-    return {"masked_lm": masked, "pair": outputs.seq_relationship_logits}
+    return {ours: _real(outputs[theirs], batch) for theirs, ours in hub.outputs.items() if theirs in outputs}
+
+
+def _real(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """Of logits at every position those at real tokens; others as they are."""
+    return logits.flatten(0, 1)[batch["masked_positions"]] if logits.shape[:2] == batch["input_ids"].shape else logits

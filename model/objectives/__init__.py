@@ -26,7 +26,19 @@ OBJECTIVES: dict[str, str] = {
     "mlm": "model.objectives.mlm:OBJECTIVE",
     "nsp": "model.objectives.nsp:OBJECTIVE",
     "sop": "model.objectives.sop:OBJECTIVE",
+    "sbo": "model.objectives.sbo:OBJECTIVE",
+    "rtd": "model.objectives.rtd:OBJECTIVE",
+    "lm": "model.objectives.lm:OBJECTIVE",
+    "distillation": "model.objectives.distillation:OBJECTIVE",
+    "cosine": "model.objectives.cosine:OBJECTIVE",
 }
+HEADS = {
+    "mlm": "masked_lm",
+    "sbo": "span_boundary",
+    "rtd": "discriminator",
+    "lm": "lm",
+}  # what must stand on the encoder for an objective
+TAUGHT = ("distillation", "cosine")  # what a teacher is needed for
 PAIR_TASKS = ("nsp", "sop")  # told by the same head, from rows that were made for it
 
 IGNORE = NO_PAIR  # a label that takes no part in a loss: a row without a pair, or filler among the masked positions
@@ -86,19 +98,29 @@ def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
     return tuple(found)
 
 
-def choose(model: ModelConfig, info: DatasetInfo, wanted: Sequence[str] | None = None) -> tuple[str, ...]:
-    """What to train on: the family's own objectives, or the `wanted` ones, checked against model and dataset.
+def choose(
+    model: ModelConfig, info: DatasetInfo, wanted: Sequence[str] | None = None, teacher: ModelConfig | None = None
+) -> tuple[str, ...]:
+    """What to train on: the family's own objectives, or the `wanted` ones, checked against model, dataset and teacher.
 
     Raises:
         UsageError: an objective that the model has no head for, or that the dataset's rows were not made for.
     """
-    chosen = tuple(wanted) if wanted else model.own_objectives(info.pair_task)
+    own = model.own_objectives(info.pair_task) if teacher is None else model.taught_objectives(teacher)
+    chosen = tuple(wanted) if wanted else own
     unknown = [name for name in chosen if name not in OBJECTIVES]
     if unknown:
         raise UsageError(f"objective ({unknown[0]!r}) is unknown; {did_you_mean(unknown[0], OBJECTIVES)}")
     for name in chosen:
+        if name in TAUGHT and teacher is None:
+            raise UsageError(f"objective ({name}) needs a teacher; name one with --teacher, or leave it out")
         if name in PAIR_TASKS:
             _check_pairs(name, model, info)
+        elif name in HEADS and HEADS[name] not in model.heads:
+            raise UsageError(
+                f"objective ({name}) needs a {HEADS[name]} head, which {model.family} models do not have; leave it out, or train a"
+                " model that has one"
+            )
     return chosen
 
 

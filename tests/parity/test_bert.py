@@ -103,7 +103,7 @@ def export(directory: str, out: Path) -> Path:
     result = stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(out))
     summary = result.manifest.summary
     assert summary["directory"] == str(out)
-    assert 0 <= summary["parity"] <= 1e-5
+    assert 0 <= summary["max_logit_difference"] <= 1e-5
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md", "manifest.json"} <= {
         p.name for p in out.iterdir()
     }
@@ -205,6 +205,6 @@ def test_without_transformers_export_still_checks_itself(tmp_path: Path, monkeyp
     monkeypatch.setattr(parity, "transformers_installed", lambda: False)
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
     result = stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
-    assert result.manifest.summary["parity"] is None
+    assert result.manifest.summary["max_logit_difference"] is None
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["model_type"], config["architectures"]) == ("bert", ["BertForPreTraining"])

@@ -1,0 +1,38 @@
+"""Left-to-right language modelling: name the next token (the "LTR & No NSP" row of Devlin et al., 2019, Table 5)."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from model.objectives import IGNORE, Batch, LossSum, Objective, Outputs
+from model.objectives.unmask import unmask
+
+
+def score(outputs: Outputs, batch: Batch) -> LossSum:
+    """Cross-entropy of every token but a row's first, in fp32 whatever the logits' dtype.
+
+    Args:
+        outputs: `lm_logits`, float [B, L, V]; what stands at position t names token t + 1.
+        batch: as the collator makes it; its masks are taken off. Padding takes no part.
+    """
+    real = _targets(batch)
+    labels = unmask(batch)[:, 1:].masked_fill(~real, IGNORE).flatten()
+    logits = outputs["lm_logits"][:, :-1].flatten(0, 1).float()
+    total = cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
+    return LossSum(name="lm", total=total, count=real.sum(), correct=(logits.detach().argmax(dim=-1) == labels).sum())
+
+
+def count(batch: Batch) -> int:
+    return int(_targets(batch).sum())
+
+
+def _targets(batch: Batch) -> Tensor:
+    """Which tokens are named from those before: all but the first of a sequence, bool [B, L - 1]."""
+    real = batch["attention_mask"][:, 1:]
+    return real & ~batch["sequence_starts"][:, 1:] if "sequence_starts" in batch else real
+
+
+OBJECTIVE = Objective(name="lm", score=score, count=count, chance=math.log)

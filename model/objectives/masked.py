@@ -1,0 +1,31 @@
+"""What objectives at the masked positions share: one cross-entropy, over logits of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch.nn.functional import cross_entropy
+
+from model.objectives import IGNORE, Batch, Detail, LossSum, Objective, Outputs
+
+
+def masked_objective(
+    name: str, logits_name: str, details: Callable[[Outputs, Batch], dict[str, Detail]] | None = None
+) -> Objective:
+    """Cross-entropy at the masked positions, in fp32 whatever the logits' dtype.
+
+    It reads the logits [M, V] that the outputs hold under `logits_name`, and of the batch `masked_labels`, int64 [M], of which
+    entries of -100 (filler for a fixed M) take no part.
+    """
+
+    def score(outputs: Outputs, batch: Batch) -> LossSum:
+        logits, labels = outputs[logits_name].float(), batch["masked_labels"]
+        total = cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
+        right = (logits.detach().argmax(dim=-1) == labels).sum()
+        return LossSum(name=name, total=total, count=(labels != IGNORE).sum(), correct=right)
+
+    def count(batch: Batch) -> int:
+        return int((batch["masked_labels"] != IGNORE).sum())
+
+    return Objective(name=name, score=score, count=count, details=details, chance=math.log)

@@ -1,0 +1,41 @@
+"""Replaced-token detection: is each token the one that was there? (Clark et al., ELECTRA, 2020, section 3.1, L_Disc)."""
+
+from __future__ import annotations
+
+import math
+
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from model.objectives import Batch, Detail, LossSum, Objective, Outputs
+
+
+def score(outputs: Outputs, batch: Batch) -> LossSum:
+    """Binary cross-entropy at every real token, special ones included (google-research/electra, `_get_discriminator_output`).
+
+    Args:
+        outputs: `rtd_logits` float [B, L], above 0 for "replaced"; `rtd_labels` bool [B, L].
+        batch: `attention_mask` bool [B, L].
+    """
+    logits, labels, real = outputs["rtd_logits"].float(), outputs["rtd_labels"], batch["attention_mask"]
+    losses = binary_cross_entropy_with_logits(logits, labels.float(), reduction="none")
+    right = ((logits.detach() > 0) == labels) & real
+    return LossSum(name="rtd", total=(losses * real).sum(), count=real.sum(), correct=right.sum())
+
+
+def count(batch: Batch) -> int:
+    return int(batch["attention_mask"].sum())
+
+
+def details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
+    """Precision and recall of "replaced", and how much was replaced."""
+    real = batch["attention_mask"]
+    said, labels = (outputs["rtd_logits"] > 0) & real, outputs["rtd_labels"] & real
+    hits = (said & labels).sum()
+    return {
+        "precision": (hits, said.sum()),
+        "recall": (hits, labels.sum()),
+        "replaced": (labels.sum(), real.sum()),
+    }
+
+
+OBJECTIVE = Objective(name="rtd", score=score, count=count, details=details, chance=lambda vocabulary: math.log(2))

@@ -1,0 +1,7 @@
+"""Span boundary objective: name a masked token from what stands on both sides of its span (Joshi et al., SpanBERT, 2020, 2.2)."""
+
+from __future__ import annotations
+
+from model.objectives.masked import masked_objective
+
+OBJECTIVE = masked_objective("sbo", "sbo_logits")

@@ -1,0 +1,97 @@
+"""The model that a student learns from (DistilBERT, Sanh et al., 2019): frozen, and run beside it on the same batches.
+
+Any checkpoint with a masked-token head can teach, of this project or a Hugging Face directory, whose vocabulary is the
+dataset's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from model import checkpoint
+from model.config import ModelConfig
+from model.families import distilbert, restore
+from model.families.distilbert_config import DistilBertConfig
+from model.hub.importing import read_directory
+from model.train.start import check_vocabulary
+from pipeline import storage, tokenizer
+from pipeline.errors import UsageError
+from pipeline.schema import DatasetInfo
+
+
+class Teacher:
+    """A trained model, and how its answers are softened.
+
+    Args:
+        model: its config.
+        state: its weights, by our names.
+        student: the config of what learns from it.
+    """
+
+    def __init__(self, model: ModelConfig, state: Mapping[str, Tensor], student: DistilBertConfig) -> None:
+        self.model = model
+        self.state = state
+        self.network: nn.Module = restore(model, state).requires_grad_(False)
+        self.temperature = torch.tensor(student.temperature)
+
+    @property
+    def parameters(self) -> int:
+        return sum(tensor.numel() for tensor in self.state.values())
+
+    def first_weights(self, student: ModelConfig) -> dict[str, Tensor]:
+        """What a student of these sizes takes over."""
+        return distilbert.from_teacher(student, self.model, self.state)
+
+    @torch.no_grad()
+    def __call__(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`teacher_logits` [M, V] and `teacher_hidden` [B, L, D] of a batch, and the `temperature`."""
+        device = batch["input_ids"].device
+        if self.temperature.device != device:
+            self.network.to(device)
+            self.temperature = self.temperature.to(device)
+        outputs = self.network(batch)
+        return {
+            "teacher_logits": outputs["mlm_logits"],
+            "teacher_hidden": outputs["hidden"],
+            "temperature": self.temperature,
+        }
+
+
+def load_teacher(path: str, student: ModelConfig | None, info: DatasetInfo, pieces: str) -> Teacher:
+    """Read the teacher at `path`.
+
+    Args:
+        path: what `checkpoint.resolve` accepts, or a Hugging Face directory.
+        student: the config's model.
+        info: of the dataset, whose tokenizer directory is `pieces`.
+
+    Raises:
+        UsageError: the student's family does not learn from a teacher, or the teacher cannot read the dataset.
+        DataError: there is no usable model at `path`.
+    """
+    if not isinstance(student, DistilBertConfig):
+        family = "bert" if student is None else student.family
+        raise UsageError(f"teacher ({path}) is for models of the family distilbert, this one is {family}; use distilbert-base")
+    if storage.exists(storage.join(path, checkpoint.CONFIG)) and not checkpoint.is_checkpoint(path):
+        found = read_directory(path)
+        model, state, heads, words = found.model, found.state, found.heads, path
+    else:
+        loaded = checkpoint.load(path)
+        model, state, heads, words = loaded.model, loaded.state, loaded.heads, loaded.tokenizer
+    if "masked_lm" not in heads or "discriminator" in heads:
+        raise UsageError(f"teacher ({path}) has no masked_lm head to learn from (it has {', '.join(heads)}); use another model")
+    if model.max_position_embeddings < info.length:
+        raise UsageError(
+            f"teacher ({path}) reads {model.max_position_embeddings} positions, the dataset has rows of {info.length}; make the"
+            " dataset shorter"
+        )
+    check_vocabulary(tokenizer.load(words), tokenizer.load(pieces), path, f"make the dataset with --tokenizer {words}")
+    if model.vocab_size < info.vocab_size:
+        raise UsageError(
+            f"teacher ({path}) knows {model.vocab_size:,} pieces, the dataset's vocabulary has {info.vocab_size:,}; make the"
+            f" dataset with --tokenizer {words}"
+        )
+    return Teacher(model, state, student)

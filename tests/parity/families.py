@@ -1,0 +1,89 @@
+"""What the parity tests of all families share: a model of transformers with random weights, ours with the same, and a batch."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.config import ModelConfig
+from model.families import restore
+from model.families.pretraining import PretrainingModel
+from model.hub import hub_of
+from model.hub.importing import complete
+from model.hub.mapping import Hub
+from tests.tiny_models import tiny_config
+
+transformers = pytest.importorskip("transformers", reason="parity is measured against transformers, which is not installed")
+
+FORWARD = {"atol": 1e-5, "rtol": 0.0}
+GRADIENTS = {"atol": 1e-5, "rtol": 1e-4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A family at tiny sizes.
+
+    Attributes:
+        changes: of the tiny config.
+    """
+
+    family: str
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def hub(self) -> Hub:
+        return hub_of(self.family)
+
+    @property
+    def config(self) -> ModelConfig:
+        return tiny_config(family=self.family, **self.changes)
+
+    def theirs(self, heads: dict[str, Any] | None = None, seed: int = 0) -> Any:
+        """A random model of transformers, biases and norms included, in evaluation mode."""
+        torch.manual_seed(seed)
+        task = {"name": "sst2", "labels": ["a", "b", "c"]} if heads else None
+        values = self.hub.to_config(self.config, heads or self.config.heads, task)
+        config = transformers.AutoConfig.for_model(**values)
+        model = getattr(transformers, values["architectures"][0])(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim == 1:
+                    parameter.add_(0.2 * torch.randn_like(parameter))
+        return model
+
+    def ours(self, theirs: Any) -> PretrainingModel:
+        return restore(self.config, complete(self.config, self.hub.from_state(theirs.state_dict(), "theirs")).state)
+
+
+def their_inputs(theirs: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
+    if "token_type_ids" in inspect.signature(theirs.forward).parameters:
+        segments = getattr(theirs.config, "type_vocab_size", 2)
+        inputs["token_type_ids"] = batch["token_type_ids"].clamp(max=segments - 1)
+    return inputs
+
+
+def their_logits(case: Case, outputs: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """By our names; those of masked tokens at the masked positions alone."""
+    found = {ours: outputs[theirs] for theirs, ours in case.hub.outputs.items() if theirs in outputs}
+    if "mlm_logits" in found:
+        found["mlm_logits"] = found["mlm_logits"].flatten(0, 1)[batch["masked_positions"]]
+    return found
+
+
+def at_real(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """Of logits at every position those at real tokens; others as they are."""
+    real = batch["attention_mask"]
+    return logits[real] if logits.shape[:2] == real.shape else logits
+
+
+def without_copies(hub: Hub, names: Any) -> set[str]:
+    """Parameters of theirs that are neither tied copies nor unused by us."""
+    return {
+        name for name in names if name not in hub.copies and name not in hub.ignored and not name.startswith(hub.unused or "?")
+    }
