@@ -127,10 +127,13 @@ def headline(manifest: Manifest) -> str:
 def _learned(summary: Mapping[str, Any]) -> str:
     """The held-out loss beside that of a model which knows only how often each piece occurs."""
     loss, entropy = summary.get("heldout_loss"), summary.get("unigram_entropy")
-    if loss is None or entropy is None:
+    name = summary.get("objectives", ["mlm"])[0].upper()
+    if loss is None:
         return f"loss {summary['loss']:.3f}, nothing held out"
+    if entropy is None:
+        return f"held-out {name} {loss:.3f} nats"
     side = "below" if loss <= entropy else "above"
-    return f"held-out MLM {loss:.3f} nats, {abs(entropy - loss):.2f} {side} the unigram entropy {entropy:.3f}"
+    return f"held-out {name} {loss:.3f} nats, {abs(entropy - loss):.2f} {side} the unigram entropy {entropy:.3f}"
 
 
 def done_line(result: Result) -> str:

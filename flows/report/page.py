@@ -64,9 +64,12 @@ def _cards(manifests: Mapping[str, Manifest]) -> list[tuple[str, str, str]]:
     if "pretrain" in manifests:
         pretrain = manifests["pretrain"].summary
         if pretrain["heldout_loss"] is not None:
-            gain = pretrain["unigram_entropy"] - pretrain["heldout_loss"]
-            remark = f"{abs(gain):.2f} {'below' if gain >= 0 else 'above'} the unigram entropy"
-            cards.append((f"{pretrain['heldout_loss']:.3f}", "held-out MLM loss (nats)", remark))
+            name = pretrain["objectives"][0].upper()
+            remark = "on rows that training never saw"
+            if pretrain["unigram_entropy"] is not None:
+                gain = pretrain["unigram_entropy"] - pretrain["heldout_loss"]
+                remark = f"{abs(gain):.2f} {'below' if gain >= 0 else 'above'} the unigram entropy"
+            cards.append((f"{pretrain['heldout_loss']:.3f}", f"held-out {name} loss (nats)", remark))
         cards.append((si(pretrain["tokens_per_second"]), "tokens/s", f"{pretrain['steps']:,} steps, {pretrain['precision']}"))
     if "finetune" in manifests:
         metrics = manifests["finetune"].summary["metrics"]
@@ -88,7 +91,9 @@ def _figures(manifests: Mapping[str, Manifest], history: Sequence[Mapping[str, A
         dataset = manifests["dataset"].summary
         figures["lengths"] = plots.lengths(dataset["length_histogram"], dataset["length"])
     if "pretrain" in manifests and history:
-        figures["loss"] = plots.loss(history, manifests["pretrain"].summary.get("unigram_entropy"))
+        figures["loss"] = plots.loss(
+            history, manifests["pretrain"].summary.get("unigram_entropy"), manifests["pretrain"].summary["objectives"][0]
+        )
         figures["throughput"] = plots.throughput(history)
     if "finetune" in manifests:
         metrics = manifests["finetune"].summary["metrics"]

@@ -55,11 +55,11 @@ def smooth(values: Sequence[float], weight: float = 0.9) -> list[float]:
     return out
 
 
-def loss(history: Sequence[Mapping[str, Any]], entropy: float | None) -> str:
-    """Training and held-out MLM loss in nats over steps, with the unigram entropy of the held-out targets."""
+def loss(history: Sequence[Mapping[str, Any]], entropy: float | None, objective: str = "mlm") -> str:
+    """Training and held-out loss of the first objective in nats over steps, with the unigram entropy of the held-out targets."""
     with mpl.rc_context(STYLE):
         figure, axes = _figure(7.6, 3.1)
-        train = [(line["step"], line["mlm_loss"]) for line in history if "mlm_loss" in line]
+        train = [(line["step"], line[f"{objective}_loss"]) for line in history if f"{objective}_loss" in line]
         heldout = [(line["step"], line["heldout_loss"]) for line in history if "heldout_loss" in line]
         if train:
             steps, values = zip(*train, strict=True)
@@ -72,7 +72,7 @@ def loss(history: Sequence[Mapping[str, Any]], entropy: float | None) -> str:
                 entropy, color=RED, linestyle="--", linewidth=1.1, label=f"unigram entropy of the targets ({entropy:.2f})"
             )
         axes.set_xlabel("step")
-        axes.set_ylabel("MLM loss (nats)")
+        axes.set_ylabel(f"{objective.upper()} loss (nats)")
         axes.legend()
         return _svg(figure)
 

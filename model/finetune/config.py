@@ -38,6 +38,7 @@ class FinetuneConfig(StageConfig):
     seed: int = Field(default=1, ge=0, lt=1 << 63)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     baselines: bool = True  # also score the majority class, and the same model from random weights
+    bilstm: bool = False  # a bidirectional LSTM on a left-to-right encoder (Devlin et al. 2019, Table 5)
     from_scratch: bool = False  # random weights instead of the checkpoint's
     model: str | None = None  # with from_scratch and no checkpoint: a preset's name; the tokenizer is the input vocab
 

@@ -31,7 +31,7 @@ class SequenceClassifier(nn.Module):
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Logits, fp32 [B, labels], of a batch as `encode.collate` makes it."""
         hidden = self.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
-        logits: Tensor = self.classifier(self.dropout(self.pooler(hidden)))
+        logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, batch["attention_mask"])))
         return logits.float()
 
 

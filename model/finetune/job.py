@@ -13,6 +13,7 @@ from torch import Tensor
 
 from model import checkpoint
 from model.config import ModelConfig
+from model.families.ltr_config import LtrConfig
 from model.evaluate.metrics import score
 from model.evaluate.predictions import FILE as PREDICTIONS
 from model.evaluate.predictions import write_predictions
@@ -147,7 +148,7 @@ def starting_point(config: FinetuneConfig, build: Build) -> Start:
     if path is not None:
         loaded = checkpoint.load(path)
         state = None if config.from_scratch else loaded.state
-        return Start(model=loaded.model, state=state, tokenizer=loaded.tokenizer, dataset=loaded.dataset)
+        return Start(model=_with_lstm(loaded.model, config.bilstm), state=state, tokenizer=loaded.tokenizer, dataset=loaded.dataset)
     if not config.from_scratch:
         raise UsageError("finetune needs a checkpoint (found none); name one that `cloze pretrain` made, or set from_scratch")
     vocabulary = build.inputs.get("vocab")
@@ -160,7 +161,15 @@ def starting_point(config: FinetuneConfig, build: Build) -> Start:
     saved = storage.join(build.scratch, "tokenizer")
     pieces.save(saved)
     shape = model_config(config.model, vocab_size=pieces.vocab_size, pad_token_id=pieces.special.pad)
-    return Start(model=shape, state=None, tokenizer=saved, dataset=None)
+    return Start(model=_with_lstm(shape, config.bilstm), state=None, tokenizer=saved, dataset=None)
+
+
+def _with_lstm(model: ModelConfig, wanted: bool) -> ModelConfig:
+    if not wanted:
+        return model
+    if not isinstance(model, LtrConfig):
+        raise UsageError(f"bilstm (true) is for left-to-right encoders, this one is {model.family}; leave it out")
+    return model.model_copy(update={"bilstm": True})
 
 
 class _Session:

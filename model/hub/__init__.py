@@ -10,7 +10,8 @@ parity.py      the check that nothing changed on the way
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import DataError, UsageError
 
@@ -44,15 +45,17 @@ def hub_of(family: str) -> Hub:
     return hub
 
 
-def hub_of_model_type(model_type: object, where: str) -> Hub:
-    """The table for a Hugging Face config's `model_type`, found in the file `where`.
+def hub_of_config(config: Mapping[str, Any], where: str) -> Hub:
+    """The table for a Hugging Face config, found in the file `where`: that of its `model_type` whose fixed values it has.
 
     Raises:
         DataError: no family of ours has that type.
     """
-    hubs = {hub.model_type: hub for hub in reversed([hub_of(family) for family in HUBS])}  # the first family of a type has it
-    if not isinstance(model_type, str) or model_type not in hubs:
-        raise DataError(
-            f"{where} has the model_type {model_type!r}, which Cloze does not know; use one of " + ", ".join(sorted(hubs))
-        )
-    return hubs[model_type]
+    hubs = [hub_of(family) for family in HUBS]
+    model_type = config.get("model_type")
+    found = [hub for hub in hubs if hub.model_type == model_type]
+    if not found:
+        known = ", ".join(sorted({hub.model_type for hub in hubs}))
+        raise DataError(f"{where} has the model_type {model_type!r}, which Cloze does not know; use one of {known}")
+    fitting = [hub for hub in found if all(config.get(name, value) == value for name, value in hub.fixed.items())]
+    return [*fitting, *found][0]

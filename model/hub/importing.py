@@ -15,7 +15,7 @@ from model import checkpoint
 from model.checkpoint import CONFIG, PICKLES, WEIGHTS
 from model.config import ModelConfig
 from model.families import build, is_backbone, restore, restore_backbone
-from model.hub import hub_of, hub_of_model_type
+from model.hub import hub_of, hub_of_config
 from model.hub.imports import CONVERSIONS
 from pipeline import storage, tokenizer
 from pipeline.errors import DataError, UsageError
@@ -78,7 +78,7 @@ def read_directory(
     """
     name = storage.join(directory, CONFIG)
     config = _read_json(name)
-    hub = hub_of_model_type(config.get("model_type"), name)
+    hub = hub_of_config(config, name)
     convert = None
     if family is not None and family != hub.family:
         convert = CONVERSIONS.get((hub.family, family))

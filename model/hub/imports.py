@@ -62,7 +62,7 @@ def run(config: ImportConfig, build: Build) -> Outcome:
         positions=config.positions,
         trust_pickle=config.trust_pickle,
     )
-    same = config.family is None and not found.fresh and storage.is_local(source) and not config.trust_pickle
+    same = config.positions is None and not found.fresh and storage.is_local(source) and not config.trust_pickle
     difference = compare_with_transformers(checkpoint.load(build.file(CHECKPOINT)), source) if same else None
     summary = {
         "checkpoint": CHECKPOINT,

@@ -20,6 +20,8 @@ OUTPUTS = {
     "sop_logits": "pair_logits",
 }
 
+OWN = "cloze_model"  # their config's key for what only our config says
+
 _PLACEHOLDERS = {"{n}": r"(?P<n>\d+)", "{m}": r"(?P<m>\d+)", "{p}": r"(?P<p>weight|bias)"}
 
 
@@ -111,6 +113,7 @@ class Hub:
             )
         values = model.model_dump(mode="json")
         config = self.write({theirs: values[ours] for ours, theirs in self.fields.items()})
+        config |= self._own(model)
         config |= {**self.fixed, "model_type": self.model_type, "architectures": [architecture], "dtype": "float32"}
         if task is not None:
             labels = [str(label) for label in task["labels"]]
@@ -118,6 +121,12 @@ class Hub:
             config["label2id"] = {label: number for number, label in enumerate(labels)}
             config["cloze_task"] = dict(task)
         return config
+
+    def _own(self, model: ModelConfig) -> dict[str, Any]:
+        """What of our config transformers has no field for, where it is not the default: it comes back with the directory."""
+        unsaid = set(type(model).model_fields) - set(self.fields) - {"family"}
+        values = model.model_dump(mode="json", include=unsaid, exclude_defaults=True)
+        return {OWN: values} if values else {}
 
     def from_config(self, config: Mapping[str, Any], where: str) -> ModelConfig:
         """Our config of what the file `where` says. A field that it leaves out has its Hugging Face default, which is ours.
@@ -130,6 +139,7 @@ class Hub:
                 raise DataError(f"{where} has {name} {config[name]!r}, Cloze's {self.family} has {value!r}; use another model")
         found = self.read(dict(config))
         values = {ours: found[theirs] for ours, theirs in self.fields.items() if theirs in found}
+        values |= dict(config.get(OWN, {}))
         if not values.get("vocab_size"):
             raise DataError(f"{where} has no vocab_size; use a complete Hugging Face directory")
         try:

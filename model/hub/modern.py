@@ -28,6 +28,7 @@ KEYS = KeyMap(
     ]
 )
 DEFAULTS = {"num_hidden_layers": 22, "pad_token_id": 50283}  # of transformers' `ModernBertConfig`, where they are not ours
+NO_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")  # transformers' defaults belong to another vocabulary
 THETAS = {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"}
 
 
@@ -37,6 +38,7 @@ def write(config: dict[str, Any]) -> dict[str, Any]:
     rope = {kind: {"rope_type": "default", "rope_theta": config[theta]} for kind, theta in THETAS.items()}
     return {
         **config,
+        **dict.fromkeys(NO_IDS),
         "layer_types": [LOCAL if number % every else GLOBAL for number in range(layers)],
         "rope_parameters": rope,
     }

@@ -57,7 +57,9 @@ def probe(model: ModelConfig) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     longest = int(lengths.max())
     real = torch.arange(longest) < lengths[:, None]
-    ids = torch.randint(model.vocab_size, real.shape, generator=generator).where(real, torch.tensor(model.pad_token_id))
+    ids = torch.randint(model.vocab_size, real.shape, generator=generator)
+    pad = torch.tensor(model.pad_token_id)
+    ids = ids.where(ids != pad, (pad + 1) % model.vocab_size).where(real, pad)  # some families find padding by its id
     second = (torch.arange(longest) >= lengths[:, None] // 2) & real & torch.tensor(model.type_vocab_size > 1)
     return {
         "input_ids": ids,

@@ -1,0 +1,113 @@
+"""The modern encoder against transformers' ModernBERT: logits, gradients, classifier, both directions, no key left over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model import checkpoint
+from model.families import restore_backbone
+from model.finetune.heads import SequenceClassifier
+from model.hub.export import STAGE, ExportConfig
+from model.hub.importing import import_directory
+from model.hub.modern import read, write
+from pipeline.errors import DataError
+from pipeline.stage import execute
+from tests.parity.families import FORWARD, GRADIENTS, Case, their_inputs, their_logits, transformers, without_copies
+from tests.tiny_models import tiny_batch, tiny_model, write_checkpoint
+
+# A window of 4 in rows of up to 32: local layers hide most of the row, and are computed in bands where rows are long enough.
+CASE = Case(family="modern", changes={"type_vocab_size": 0, "num_hidden_layers": 4, "local_attention": 4})
+
+
+@pytest.mark.parametrize("unpad", ["never", "always"])
+@pytest.mark.parametrize("length", [5, 13, 32])
+def test_logits_and_gradients_agree(length: int, unpad: Any) -> None:
+    theirs = CASE.theirs()
+    ours = CASE.ours(theirs)
+    ours.encoder.unpad = unpad
+    batch = tiny_batch(rows=5, length=length, seed=length)
+    outputs, expected = ours(batch), their_logits(CASE, theirs(**their_inputs(theirs, batch)), batch)
+    assert expected.keys() == {"mlm_logits"}
+    torch.testing.assert_close(outputs["mlm_logits"], expected["mlm_logits"], **FORWARD)
+    outputs["mlm_logits"].square().mean().backward()
+    expected["mlm_logits"].square().mean().backward()
+    gradients = {CASE.hub.keys.theirs(name): parameter.grad for name, parameter in ours.named_parameters()}
+    reference = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    assert gradients.keys() == reference.keys()
+    for name, gradient in reference.items():
+        torch.testing.assert_close(gradients[name], gradient, **GRADIENTS, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_the_window_hides_something() -> None:
+    """Or the parity above would say nothing of local layers."""
+    batch = tiny_batch(rows=3, length=20)
+    logits = [tiny_model(**{**CASE.changes, "family": "modern", "local_attention": n})(batch)["mlm_logits"] for n in (4, 64)]
+    assert not torch.allclose(*logits, atol=1e-2)
+
+
+def test_no_key_is_left_over_on_either_side() -> None:
+    theirs = CASE.theirs()
+    names = without_copies(CASE.hub, theirs.state_dict())
+    ours = CASE.ours(theirs).state_dict()
+    assert {CASE.hub.keys.theirs(name) for name in ours} == names
+    assert {CASE.hub.keys.ours(name) for name in names} == set(ours)
+    assert not any(name.startswith("encoder.layers.0.attention_input_norm") for name in ours)
+
+
+def test_classifiers_agree_and_start_from_the_head_of_pretraining() -> None:
+    theirs = CASE.theirs({"classifier": {"num_labels": 3}})
+    state = CASE.hub.from_state(theirs.state_dict(), "theirs")
+    encoder, pooler = restore_backbone(CASE.config, state)
+    model = SequenceClassifier(encoder, pooler, CASE.config.hidden_size, 3, 0.0).eval()
+    model.load_state_dict(state)
+    batch = tiny_batch(rows=3, length=9)
+    with torch.inference_mode():
+        torch.testing.assert_close(model(batch), theirs(**their_inputs(theirs, batch)).logits, **FORWARD)
+    pretrained = CASE.ours(CASE.theirs()).state_dict()
+    assert (
+        restore_backbone(CASE.config, pretrained).pooler.state_dict()["dense.weight"].equal(pretrained["pooler.dense.weight"])
+    )
+
+
+def test_an_export_opens_and_comes_back_as_it_was(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch", family="modern", **CASE.changes)
+    result = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "hub"))
+    assert result.manifest.summary["max_logit_difference"] <= 1e-5
+    assert result.manifest.summary["architecture"] == "ModernBertForMaskedLM"
+    opened = transformers.AutoModelForMaskedLM.from_pretrained(str(tmp_path / "hub"), local_files_only=True)
+    assert opened.config.layer_types == ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    assert (opened.config.sliding_window, opened.config.norm_eps) == (2, 1e-5)
+    import_directory(str(tmp_path / "hub"), str(tmp_path / "back"))
+    before, after = checkpoint.load(directory), checkpoint.load(str(tmp_path / "back"))
+    assert after.model == before.model
+    assert all(after.state[name].equal(tensor) for name, tensor in before.state.items())
+    assert after.state.keys() == before.state.keys()
+
+
+def test_what_transformers_saves_is_imported(tmp_path: Path) -> None:
+    theirs = CASE.theirs()
+    theirs.save_pretrained(str(tmp_path / "hub"))
+    config = json.loads((tmp_path / "hub/config.json").read_text())
+    assert CASE.hub.from_config(config, "config.json") == CASE.config
+
+
+def test_configs_of_before_and_of_now_are_read() -> None:
+    values = {"global_attn_every_n_layers": 2, "global_rope_theta": 8e4, "local_rope_theta": 5e3, "num_hidden_layers": 5}
+    new = write(values)
+    assert new["rope_parameters"]["full_attention"]["rope_theta"] == 8e4
+    both = ({"layer_types": new["layer_types"], "rope_parameters": new["rope_parameters"], "num_hidden_layers": 5}, values)
+    for config in both:
+        found = read(dict(config))
+        assert {name: found[name] for name in values} == values
+
+
+def test_what_the_family_cannot_do_is_refused() -> None:
+    with pytest.raises(DataError, match="do not alternate"):
+        read({"layer_types": ["sliding_attention", "full_attention"]})
+    with pytest.raises(DataError, match="rope_type 'yarn'"):
+        read({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}})

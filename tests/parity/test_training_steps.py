@@ -1,0 +1,87 @@
+"""A hundred steps of the trainer, of a plain torch loop, and of transformers' BertForPreTraining: the same losses."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from model import families
+from model.config import for_dataset
+from model.data.collate import collate
+from model.data.training import training_order, training_shards
+from model.hub.bert import HUB
+from model.objectives import objectives, total_loss
+from model.train.optimizers import adamw, parameter_groups
+from model.train.schedules import factor
+from model.train.setup import _WEIGHTS
+from pipeline import keys
+from tests.model.dataset_fixture import lines, write_dataset
+from tests.model.train.ranks import STILL, config, here
+from tests.parity.test_bert import their_inputs, their_labels
+
+transformers = pytest.importorskip("transformers", reason="parity is measured against transformers, which is not installed")
+
+STEPS = 100
+
+
+def losses(model: nn.Module, loss_of: Any, settings: Any, batches: list[dict[str, Tensor]]) -> list[float]:
+    """The loop that anybody would write."""
+    model.train()
+    optimizer = adamw(parameter_groups(model, settings.weight_decay), settings)
+    found = []
+    for step, batch in enumerate(batches):
+        loss = loss_of(model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        for group in optimizer.param_groups:
+            group["lr"] = settings.peak_learning_rate * factor(settings.schedule, step, settings.steps, settings.warmup)
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(float(loss.detach()))
+    return found
+
+
+def ours_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    outputs = model(batch)
+    return total_loss([objective.score(outputs, batch) for objective in objectives(("mlm", "nsp"))])
+
+
+def theirs_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    real = batch["masked_labels"] != -100  # filler would overwrite a label
+    masked = {**batch, "masked_positions": batch["masked_positions"][real], "masked_labels": batch["masked_labels"][real]}
+    loss: Tensor = model(**their_inputs(batch), **their_labels(masked)).loss
+    return loss
+
+
+def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "dataset")
+    settings = config(steps=STEPS, log_every=1, evaluate_every=STEPS, model=STILL)
+    here(settings, dataset, tmp_path / "run", micro_batch=8)
+    trained = [line["loss"] for line in lines(tmp_path / "run" / "metrics.jsonl")]
+
+    shards = training_shards(dataset, dynamic=False)
+    assert shards.info is not None
+    order = training_order(shards, settings.seed, False, settings.global_batch)
+    batches = []
+    for step in range(STEPS):
+        rows = shards.take(*order.locate(np.arange(step * settings.global_batch, (step + 1) * settings.global_batch)))
+        batches.append(collate(rows, pad=shards.info.special.pad, longest=shards.info.length))
+    assert settings.model is not None
+    shape = for_dataset(settings.model, shards.info)
+    torch.manual_seed(int(keys.derive(settings.seed, _WEIGHTS)))
+    model = families.build(shape)
+    theirs = transformers.BertForPreTraining(transformers.BertConfig(**HUB.to_config(shape, shape.heads, None)))
+    theirs.load_state_dict(HUB.to_state(copy.deepcopy(model.state_dict())), strict=False)
+    plain = losses(model, ours_of, settings, batches)
+    reference = losses(theirs, theirs_of, settings, batches)
+
+    assert len(trained) == STEPS
+    assert trained[-1] < trained[0] - 0.1  # it learns: equal losses of models that stand still would say little
+    np.testing.assert_allclose(trained, plain, atol=1e-4)
+    np.testing.assert_allclose(trained, reference, atol=1e-4)
