@@ -18,6 +18,11 @@ READERS = {
     "wikipedia": "pipeline.corpora.wikipedia:reader",
     "wikiextractor": "pipeline.corpora.wikiextractor:reader",
     "books": "pipeline.corpora.books:reader",
+    "jsonl": "pipeline.corpora.jsonl:reader",
+    "warc": "pipeline.corpora.warc:reader",
+    "text": "pipeline.corpora.text:reader",
+    "parquet": "pipeline.corpora.columns:parquet",
+    "arrow": "pipeline.corpora.columns:arrow",
     "docstrings": "pipeline.corpora.docstrings:reader",
 }
 

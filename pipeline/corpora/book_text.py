@@ -6,30 +6,25 @@ paragraphs (Project Gutenberg), hard-wrapped lines without blank lines, and one 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from pipeline.corpora import gutenberg
 from pipeline.corpora.reader import Tally
-
-# Project Gutenberg's frame, in the wordings of fifty years.
-_START = re.compile(
-    r"^.{0,4}\*{2,3} ?START OF (?:THE|THIS) PROJECT GUTENBERG E-?(?:BOOK|TEXT).*?$(?:\n.*\*{3} *$)?",
-    re.MULTILINE | re.IGNORECASE,
-)
-_SMALL_PRINT_END = re.compile(r"^\*END\*? ?THE SMALL PRINT.*$|^\*{3} ?END OF THE SMALL PRINT.*$", re.MULTILINE | re.IGNORECASE)
-_END = re.compile(
-    r"^.{0,4}\*{2,3} ?END OF (?:THE|THIS) PROJECT GUTENBERG E-?(?:BOOK|TEXT).*|^ *(?:The )?End of (?:the |this )?Project Gutenberg(?:'s|’s)?\b.*|"
-    r"^ *\*{3} ?START: FULL LICENSE ?\*{3}.*",
-    re.MULTILINE | re.IGNORECASE,
-)
-_TITLE = re.compile(r"^Title: *(.+)$", re.MULTILINE)
 
 _CREDIT = re.compile(
     r"(?:this )?(?:e-?(?:text|book)|html|updated|digital|electronic)\b.{0,40}\b(?:prepared|produced|created|transcribed|editions?|version)\b|"
     r"(?:produced|prepared|transcribed|scanned|proofread|digitized) (?:by|from)\b|credits: |project gutenberg",
     re.IGNORECASE,
 )
+_BANNER = re.compile(
+    r"proje[ck]t[ -]gutenberg|plain vanilla electronic|should be (?:named|labell?ed)|corrected editions of (?:our|this)|\bvolunteers and donations|"
+    r"distributed proofread|pgdp\.net|gutenberg\.(?:org|net|ca)|gallica\.bnf|archive\.org/details|anniversary of project",
+    re.IGNORECASE,
+)
+_LONGEST_BANNER = 1500  # characters
 _NOTE = re.compile(r"[\[(*_+| ]*transcriber(?:['’]?s['’]?)?(?: |-)?(?:note|comment|remark|endnote)", re.IGNORECASE)
 _CONTENTS = re.compile(
     r"_?(?:table of )?contents(?: of .*)?[.:_]?|(?:list of )?(?:illustrations|plates|maps|figures)[.:]?|index[.:]?",
@@ -83,14 +78,14 @@ class Book:
     sections: list[tuple[str, list[str]]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Block:
     """Lines between blank ones."""
 
     lines: tuple[str, ...]
     gap: int  # blank lines before it
 
-    @property
+    @functools.cached_property
     def text(self) -> str:
         return " ".join(" ".join(self.lines).split())
 
@@ -114,26 +109,18 @@ def read(text: str, tally: Tally) -> Book:
     """The book in `text`, without its frame. What is left out is counted as `dropped_lines`."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n\n").replace("\xa0", " ")
     book = Book()
-    title = _TITLE.search(text[:5000])
-    text = _strip_frame(text, tally)
-    text = _APPARATUS.sub("", text)
+    title = gutenberg.title(text)
+    text = gutenberg.strip_frame(text, tally)
+    if "[" in text or "{" in text:
+        text = _APPARATUS.sub("", text)
     blocks = _blocks(text)
     if not title and blocks and len(blocks[0].text) <= 80:
         book.title = blocks[0].text.rstrip(" ;:.")
     elif title:
-        book.title = title[1].strip()
+        book.title = title
     blocks = _strip_edges(blocks, tally)
     book.sections = _sections(blocks, tally)
     return book
-
-
-def _strip_frame(text: str, tally: Tally) -> str:
-    """Project Gutenberg's header and licence taken off."""
-    start = _START.search(text) or _SMALL_PRINT_END.search(text)
-    end = _END.search(text, start.end() if start else len(text) // 2)
-    begin, stop = start.end() if start else 0, end.start() if end else len(text)
-    tally.drop_lines("licence", text[:begin].count("\n") + text[stop:].count("\n"))
-    return text[begin:stop]
 
 
 def _blocks(text: str) -> list[_Block]:
@@ -205,6 +192,8 @@ def _strip_edges(blocks: list[_Block], tally: Tally) -> list[_Block]:
         if (head or tail or position * 20 >= len(blocks) * 19) and _NOTE.match(text):
             noted = len(text) < 60 and "]" not in text
             tally.drop_lines("transcriber_note", len(block.lines))
+        elif (head or tail) and len(text) < _LONGEST_BANNER and _BANNER.search(text):
+            tally.drop_lines("licence", len(block.lines))
         elif (head and _CREDIT.match(text)) or ((head or tail) and _THE_END.fullmatch(text)):
             tally.drop_lines("credit", len(block.lines))
         elif not re.search(r"[^\W_]", text):
@@ -219,7 +208,6 @@ def _without_contents(blocks: list[_Block], tally: Tally) -> list[_Block]:
     kept: list[_Block] = []
     listed: list[str] | None = None
     for position, block in enumerate(blocks):
-        first = _key(block.lines[0])
         if (
             listed is None
             and position * 2 < len(blocks) + 40
@@ -227,7 +215,7 @@ def _without_contents(blocks: list[_Block], tally: Tally) -> list[_Block]:
         ):
             listed = [_key(line) for line in block.lines[1:]]
             tally.drop_lines("contents", len(block.lines))
-        elif listed is not None and (block.is_prose or _in_list(first, listed)):
+        elif listed is not None and (block.is_prose or _in_list(_key(block.lines[0]), listed)):
             listed = None
             kept.append(block)
         elif listed is not None:
@@ -291,7 +279,7 @@ def _plain(text: str) -> str:
         text = _EMPHASIS.sub(lambda match: match[1] or match[2] or match[3], text)
     if "<" in text:
         text = _TAG.sub("", text)
-    return _SPACED_COMMA.sub(r"\1", text)
+    return _SPACED_COMMA.sub(r"\1", text) if " ," in text or " ;" in text else text
 
 
 def _opens_chapter(block: _Block, text: str) -> bool:

@@ -1,47 +1,52 @@
-"""Source `books`: novels and other books as plain text or EPUB. A document is a chapter.
+"""Source `books`: novels and other books as plain text, EPUB or TEI XML. A document is a chapter.
 
 So that a random next passage comes from somewhere else and that chapters can be held out, a book is cut at its chapter
 headings, and a text without any at paragraph borders every 20,000 characters or so. What surrounds the book
 (licence, title page, table of contents, transcriber's notes) goes. The layout of a text is in
-pipeline/corpora/book_text.py, the reading of an EPUB in pipeline/corpora/epub.py.
+pipeline/corpora/book_text.py, the reading of an EPUB in pipeline/corpora/epub.py, of TEI in pipeline/corpora/tei.py.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator
 
-from pipeline import storage
-from pipeline.corpora.reader import MAXIMUM_DOCUMENT_BYTES, FileReader, Settings, Split, Tally
+from pipeline.corpora.lines import decode
+from pipeline.corpora.reader import FileReader, Settings, Split, Tally
+from pipeline.corpora.text import read_whole
 from pipeline.text.document import Document
 
 LONGEST_CHAPTER = 100_000  # characters; what is longer is cut like a text without chapters
 PIECE = 20_000  # characters of a piece
 SHORTEST_CHAPTER = 400  # characters; what is shorter (an epigraph, a part's title page) goes with the chapter after it
-_MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+_XML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:\?xml\b|!DOCTYPE\s+TEI|TEI(?:\.2|Corpus)?\b)")
+_HEAD_BYTES = 1024
 
 
 class BooksReader(FileReader):
     """Documents `books/<relative file name>/<number>`, numbered from 1 in reading order."""
 
     kind = "books"
-    patterns = ("*.txt", "*.epub")
+    patterns = tuple(
+        f"*{ending}{packed}" for ending in (".txt", ".xml", ".tei") for packed in ("", ".gz", ".bz2", ".xz", ".zst")
+    ) + ("*.epub",)
 
     def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
         """The chapters of one book."""
-        from pipeline.corpora import book_text, epub
+        from pipeline.corpora import book_text, epub, tei
 
         if split.path.lower().endswith(".epub"):
             book = epub.read(split.path, tally)
-        elif split.size > MAXIMUM_DOCUMENT_BYTES:
-            tally.quarantine(
-                "too_large", f"a text of {split.size:,} bytes is no book (the limit is {MAXIMUM_DOCUMENT_BYTES:,})"
-            )
-            return
         else:
-            with storage.open_input(split.path) as handle:
-                text = decode(handle.read(), tally)
-            book = None if text is None else book_text.read(text, tally)
+            data = read_whole(split, settings, tally)
+            if data is None:
+                return
+            if _XML.match(data[:_HEAD_BYTES]) or b"<\0?\0x\0m\0l" in data[:_HEAD_BYTES]:
+                book = tei.read(data, tally)
+            else:
+                text = decode(data, tally)
+                book = None if text is None else book_text.read(text, tally)
         if book is None:
             return
         name = posixpath.splitext(posixpath.basename(split.name))[0].replace("_", " ")
@@ -57,31 +62,6 @@ class BooksReader(FileReader):
                 title=f"{title}: {heading}" if heading else title,
                 paragraphs=tuple(paragraphs),
             )
-
-
-def decode(data: bytes, tally: Tally) -> str | None:
-    """The text of a file: UTF-8, or UTF-16 with its mark, else Windows-1252 (counted); None for what is no text."""
-    if not data.strip():
-        tally.quarantine("empty_file", "the file is empty")
-        return None
-    for mark, encoding in _MARKS:
-        if data.startswith(mark):
-            try:
-                return data.decode(encoding)
-            except UnicodeDecodeError as error:
-                tally.quarantine(
-                    "bad_encoding", f"the file's mark says {encoding}, byte {error.start:,} does not", offset=error.start
-                )
-                return None
-    if b"\0" in data:
-        offset = data.index(b"\0")
-        tally.quarantine("binary", f"the file holds a NUL at byte {offset:,} and is no text", offset=offset)
-        return None
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        tally.counters["encoding/windows-1252"] += 1
-        return data.decode("cp1252", "replace")
 
 
 def merged(sections: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:

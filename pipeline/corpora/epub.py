@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import stat
 import urllib.parse
 import zipfile
 import zlib
@@ -40,20 +41,25 @@ class _Broken(Exception):
     """The file is no EPUB that can be read; the message says why."""
 
 
+_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    _Broken,
+    etree.XMLSyntaxError,
+)
+
+
 def read(path: str, tally: Tally) -> Book | None:
     """The book at `path`, or None after telling the tally why there is none."""
     try:
         with storage.open_input(path) as handle, zipfile.ZipFile(handle) as archive:
             return _Epub(archive, tally).book()
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-        _Broken,
-        etree.XMLSyntaxError,
-    ) as error:
+    except _ERRORS as error:
         tally.damaged("damaged_epub", f"the EPUB cannot be read ({error or type(error).__name__})")
         return None
 
@@ -73,7 +79,13 @@ class _Epub:
         titles = [element.text or "" for element in package.iter("{http://purl.org/dc/elements/1.1/}title")]
         book = Book(title=" ".join((titles or [""])[0].split()))
         for name in self._spine(package, posixpath.dirname(roots[0])):
-            book.sections += self._sections(name)
+            try:
+                book.sections += self._sections(name)
+            except _ERRORS as error:
+                message = str(error).rstrip(".") or type(error).__name__
+                self._tally.damaged("damaged_epub", f"the EPUB cannot be read in full ({message})", inner=name)
+            if self._unpacked > MOST_BYTES:
+                break
         book.sections = [section for section in book.sections if section[1]]
         return book
 
@@ -93,10 +105,13 @@ class _Epub:
 
     def _member(self, name: str) -> bytes:
         try:
-            with self._archive.open(name) as member:
-                data = member.read(MOST_MEMBER_BYTES + 1)
+            entry = self._archive.getinfo(name)
         except KeyError as error:
             raise _Broken(f"its file {name!r} is missing") from error
+        if stat.S_ISLNK(entry.external_attr >> 16):
+            raise _Broken(f"its file {name!r} is a link")
+        with self._archive.open(entry) as member:
+            data = member.read(MOST_MEMBER_BYTES + 1)
         self._unpacked += len(data)
         if len(data) > MOST_MEMBER_BYTES or self._unpacked > MOST_BYTES:
             raise _Broken(f"its file {name!r} unpacks to more than a book can hold ({len(data):,} bytes and no end)")

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
-import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Protocol
+from typing import Protocol
 
 from pipeline import storage
 from pipeline.errors import DataError
@@ -20,9 +19,6 @@ from pipeline.text.document import Document
 
 # No text that anybody wrote is longer; what claims to be is a bomb, a log or a concatenation, and is dropped unread.
 MAXIMUM_DOCUMENT_BYTES = 64 << 20
-
-# What reading a truncated or damaged compressed file raises.
-DAMAGE = (EOFError, OSError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +50,19 @@ class Settings:
     Attributes:
         stop: whether a damaged file ends the stage; else it is counted, listed, and the rest is read.
         dropped_sections: headings, in lower case, of the encyclopedia's sections that are no text.
+        kept_sections: where any are given, of the articles only these sections are read; the text before the first heading is
+            named by the empty string.
+        disambiguation_templates: names of templates, beside the known ones, by which a wiki marks its disambiguation pages.
+        blank_line_documents: whether in a plain text (source `text`) a blank line ends a document; else a file is one.
+        maximum_document_bytes: what is longer is dropped as `too_long`, without ever being held whole.
     """
 
     stop: bool = True
     dropped_sections: frozenset[str] = frozenset()
+    kept_sections: frozenset[str] = frozenset()
+    disambiguation_templates: frozenset[str] = frozenset()
+    blank_line_documents: bool = False
+    maximum_document_bytes: int = MAXIMUM_DOCUMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,27 +131,56 @@ class Reader(Protocol):
 
 
 class FileReader:
-    """Base of readers whose source is a file, or every file below a directory that has one of the names; one split a file.
+    """Base of readers whose source is a file, every file below a directory that has one of the names, or a pattern.
+
+    In a pattern (`dumps/*.bz2`, `s3://bucket/books/**/*.txt`) `**` stands for any directories, none included.
 
     Attributes:
         kind: the reader's name.
-        patterns: of the names, in lower case; a file that is named itself may have any name.
+        patterns: of the names, in lower case; a file that is named itself, or by a pattern, may have any name.
     """
 
     kind = ""
     patterns: tuple[str, ...] = ()
 
     def splits(self, path: str) -> list[Split]:
+        if not storage.exists(path) and storage.is_pattern(path):
+            return self._matches(path)
         if not storage.exists(path):
             raise DataError(f"{path} does not exist; check the path of source {self.kind}")
         if not storage.is_dir(path):
-            return [self._split(posixpath.basename(path.rstrip("/")), path)]
+            return self.parts(self._split(posixpath.basename(path.rstrip("/")), path))
         names = [name for name in storage.list_files(path) if self._wanted(name)]
         if not names:
             raise DataError(
                 f"{path} holds no file of source {self.kind} ({', '.join(self.patterns)}); point to a directory that does"
             )
-        return [self._split(name, storage.join(path, name)) for name in names]
+        return self._all((name, storage.join(path, name)) for name in names)
+
+    def _matches(self, pattern: str) -> list[Split]:
+        """The files that a pattern names, and those of the reader's format below the directories that it names.
+
+        Their names are relative to the directory before the pattern's first wildcard, as if it had been given.
+        """
+        base, found = storage.glob(pattern)
+        named: dict[str, str] = {}
+        for name in found:
+            path = storage.join(base, name) if base else name
+            if storage.is_dir(path):
+                inner = (f"{name}/{below}" for below in storage.list_files(path))
+                named.update({below: storage.join(base, below) if base else below for below in inner if self._wanted(below)})
+            elif not any(part.startswith((".", "_")) for part in name.split("/")):
+                named[name] = path
+        if not named:
+            raise DataError(f"{pattern} matches no file of source {self.kind}; check the pattern, and quote it in a shell")
+        return self._all(sorted(named.items()))
+
+    def _all(self, files: Iterable[tuple[str, str]]) -> list[Split]:
+        return [part for name, path in files for part in self.parts(self._split(name, path))]
+
+    def parts(self, split: Split) -> list[Split]:
+        """A file in the parts that different workers may read; by default, whole. The documents and their ids do not change."""
+        return [split]
 
     def _split(self, name: str, path: str) -> Split:
         return Split(kind=self.kind, name=name, path=path, size=int(storage.stat(path)["size"] or 0))
@@ -159,20 +193,3 @@ class FileReader:
 
     def files(self, split: Split) -> list[tuple[str, str]]:
         return [(split.name, split.path)]
-
-
-def open_unpacked(path: str) -> IO[bytes]:
-    """Open a file, unpacked by its name: `.bz2` (any number of streams), `.gz`, `.xz`, or as it is."""
-    import bz2
-    import gzip
-    import lzma
-    from typing import cast
-
-    handle = storage.open_input(path)
-    if path.endswith(".bz2"):
-        return cast(IO[bytes], bz2.BZ2File(handle))
-    if path.endswith(".gz"):
-        return cast(IO[bytes], gzip.GzipFile(fileobj=handle))
-    if path.endswith(".xz"):
-        return cast(IO[bytes], lzma.LZMAFile(handle))
-    return handle

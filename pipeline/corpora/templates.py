@@ -7,11 +7,8 @@ gets the template's positional arguments and its named ones, all of them already
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-Arguments = list[str]
-Named = dict[str, str]
-Rule = Callable[[Arguments, Named], str]
+from pipeline.corpora.templates_local import LOCAL_RULES, Arguments, Named, Rule, german_language
 
 _MONTHS = "January February March April May June July August September October November December".split()
 _NUMBER = re.compile(r"[−-]?[\d.,]+(?:[+/⁄][\d.]+)*(?:e[−-]?\d+)?")
@@ -31,6 +28,8 @@ _RANGES = {
 _UNITS = {
     "sqmi": "sq mi", "sqft": "sq ft", "sqyd": "sq yd", "km2": "km²", "m2": "m²", "cm2": "cm²", "mm2": "mm²", "m3": "m³", "km3": "km³",
     "cuft": "cu ft", "cumi": "cu mi", "c": "°C", "f": "°F", "usgal": "US gal", "impgal": "imp gal", "km/h": "km/h", "ha": "hectares",
+    "oilbbl": "barrels", "koilbbl": "thousand barrels", "moilbbl": "million barrels", "goilbbl": "billion barrels",
+    "mcuft": "million cu ft", "bcuft": "billion cu ft", "tcuft": "trillion cu ft", "e6acre": "million acres", "e6ha": "million hectares",
 }  # fmt: skip
 
 
@@ -125,10 +124,11 @@ _FIRST = """
     nowrap nobr small smaller big larger large em strong bold italic italics sc smallcaps small_caps sup sub mono mvar math var tt kbd
     code codett samp underline u abbr tooltip h:title ill interlanguage_link illm sic typo not_a_typo notatypo as_written linktext
     plainlist noitalic uc lc ucfirst lcfirst nihongo gloss flag flagu flagcountry visible_anchor vanchor block_indent color script
-    resize center angle_bracket poem langnf formatnum
+    resize center poem langnf formatnum
 """
 
 RULES: dict[str, Rule] = {
+    **LOCAL_RULES,
     **dict.fromkeys((name.replace("_", " ") for name in _FIRST.split()), FIRST),
     **dict.fromkeys(["lang", "hebrew word", "wikt-lang", "colored", "fontcolor", "wiktionary inline"], SECOND),
     **dict.fromkeys(["transl", "transliteration", "rtl-lang", "tlit"], _last),
@@ -170,6 +170,10 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(["€", "eur", "euro"], _around("€")),
     **dict.fromkeys(["a$", "aud"], _around("A$")),
     **dict.fromkeys(["inr", "indian rupee", "₹"], _around("₹")),
+    **dict.fromkeys(["angbr", "angle bracket", "grapheme"], _around("⟨", "⟩")),
+    **dict.fromkeys(["ipa", "ipalink", "ipa link", "ipablink", "ipa text"], FIRST),
+    **{name: _around("", f" {name.upper()}") for name in ("bc", "bce", "ce")},
+    "ad": _around("AD "),
     "'s": _constant("'s"),
     "'\"": _constant("'\""),
     "\"'": _constant("\"'"),
@@ -195,6 +199,9 @@ def render(content: str) -> str:
         rest.insert(0, first)
     rule = RULES.get(name)
     if rule is None:
+        german = german_language(name, rest[0].strip() if rest else "")
+        if german is not None:
+            return german
         if not re.fullmatch(r"lang-[a-z-]+", name):
             return ""
         rule = FIRST

@@ -8,12 +8,15 @@ What the program leaves of templates it dropped, such as `( ; born 1935)` and `f
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Iterator
 
-from pipeline.corpora.reader import DAMAGE, MAXIMUM_DOCUMENT_BYTES, FileReader, Settings, Split, Tally, open_unpacked
-from pipeline.text.clean import reads_as_prose, tidy
+import orjson
+
+from pipeline.corpora.lines import read_lines
+from pipeline.corpora.prose import mend, reads_as_prose
+from pipeline.corpora.reader import FileReader, Settings, Split, Tally
+from pipeline.corpora.unpack import as_utf8, open_source
 from pipeline.text.document import HOLE, Document
 
 _ATTRIBUTE = re.compile(r'(\w+)="(.*?)"(?=\s+\w+="|\s*>)')
@@ -21,6 +24,7 @@ _FORMULA = re.compile(r"(?:formula|codice|math)_\d+")
 _LEFTOVER = re.compile(
     r"<?\[?(?:https?|ftp)://[^\s\]>)]+\]?>?|\[\d{1,2}\]?(?=\s|$)|\[\[[^\[\]|]*\|(?:[^\[\]|]*\|)*.*$|\[\[|\]\]|\{\{|\}\}|__[A-Z]{3,}__"
 )
+_MARK = re.compile(r"[\[\]<]|://|\{\{|\}\}|__")  # nothing is left over where there is none
 _TAG = re.compile(r"</?(?:[a-zA-Z]+)(?:\s[^<>]*)?/?>")
 _HEADING = re.compile(r"#+ .*|(?:[^\W\d_]|\d|[\"'“‘(])(?:(?![.!?] )[^\n]){0,58}\.")
 _DISAMBIGUATION = re.compile(
@@ -38,11 +42,11 @@ class WikiextractorReader(FileReader):
     """Documents `wikiextractor/<relative file name>/<doc id>`."""
 
     kind = "wikiextractor"
-    patterns = ("wiki_*", "*.json", "*.jsonl", "*.json.bz2", "*.jsonl.bz2", "*.json.gz", "*.jsonl.gz")
+    patterns = ("wiki_*", *(f"*.json{ending}{packed}" for ending in ("", "l") for packed in ("", ".bz2", ".gz", ".xz", ".zst")))
 
     def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
         """The documents of one file; one that is not UTF-8 is quarantined, a file that breaks off is damaged."""
-        for offset, raw, title, name in self._raw(split, tally):
+        for offset, raw, title, name in self._raw(split, settings, tally):
             try:
                 text = raw.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -50,51 +54,60 @@ class WikiextractorReader(FileReader):
                 tally.quarantine("bad_utf8", f"document {name!r} is not UTF-8 at byte {where:,}", offset=where)
                 continue
             tally.read(len(raw))
-            if len(raw) >= MAXIMUM_DOCUMENT_BYTES:
-                tally.drop("too_long")
-                continue
             if _DISAMBIGUATION.search(text[:400]) or title.endswith("(disambiguation)"):
                 tally.drop("disambiguation")
                 continue
             paragraphs = tuple(_paragraphs(text, title, tally))
             yield Document(id=f"{self.kind}/{split.name}/{name}", source=self.kind, title=title, paragraphs=paragraphs)
 
-    def _raw(self, split: Split, tally: Tally) -> Iterator[tuple[int, bytes, str, str]]:
-        """(byte offset, text, title, id) of each document."""
+    def _raw(self, split: Split, settings: Settings, tally: Tally) -> Iterator[tuple[int, bytes, str, str]]:
+        """(byte offset, text, title, id) of each document that is not too long."""
         attributes: dict[str, str] | None = None
         lines: list[bytes] = []
-        start = offset = size = 0
+        start = size = 0
         found = False
-        with open_unpacked(split.path) as stream:
-            while True:
-                try:
-                    line = stream.readline(MAXIMUM_DOCUMENT_BYTES)
-                except DAMAGE as error:
-                    tally.damaged("damaged", f"the file breaks off at byte {offset:,} of its text ({error})", offset=offset)
-                    return
-                if not line:
+        limit = settings.maximum_document_bytes
+        source = open_source(split.path)
+        try:
+            for line in read_lines(as_utf8(source), tally, limit):
+                data = b"" if line.data is None else line.data
+                if attributes is not None and not data.startswith((b"</doc>", b"<doc ")):
+                    size += line.size + 1
+                    if size > limit:
+                        lines.clear()
+                    else:
+                        lines.append(data)
+                    continue
+                if attributes is not None and size > limit:
+                    tally.read(size)
+                    tally.drop("too_long")
+                elif attributes is not None and data.startswith(b"<doc "):
+                    tally.damaged("truncated", _unfinished(attributes), offset=start)
+                elif attributes is not None:
+                    yield start, b"\n".join([*lines, b""]), attributes.get("title", ""), attributes.get("id", "")
+                attributes = None
+                if data.startswith(b"<doc "):
+                    attributes = _attributes(data)
+                    lines, size, start, found = [], 0, line.offset + line.size + 1, True
+                elif line.data is None:
+                    tally.read(line.size)
+                    tally.drop("too_long")
+                    found = True
+                elif data.startswith(b"{"):
+                    found = True
+                    yield from _json(data, line.offset, tally)
+                elif data.strip() and not found:
                     break
-                offset += len(line)
-                if attributes is None:
-                    if line.startswith(b"<doc "):
-                        attributes = _attributes(line)
-                        lines, size, start, found = [], 0, offset, True
-                    elif line.startswith(b"{"):
-                        found = True
-                        yield from _json(line, offset - len(line), tally)
-                    elif line.strip() and not found:
-                        break
-                elif line.startswith(b"</doc>"):
-                    yield start, b"".join(lines), attributes.get("title", ""), attributes.get("id", "")
-                    attributes = None
-                elif size < MAXIMUM_DOCUMENT_BYTES:
-                    lines.append(line)
-                    size += len(line)
+        finally:
+            source.close()
         if attributes is not None:
-            sentence = f"the file ends inside document {attributes.get('id', '')!r} ({attributes.get('title', '')})"
-            tally.damaged("truncated", sentence, offset=start)
-        elif not found:
+            tally.damaged("truncated", _unfinished(attributes), offset=start)
+        elif not found and not tally.rejected:
             tally.quarantine("no_documents", "the file holds neither <doc …> elements nor JSON lines")
+
+
+def _unfinished(attributes: dict[str, str]) -> str:
+    return f"the file ends inside document {attributes.get('id', '')!r} ({attributes.get('title', '')})"
 
 
 def _attributes(line: bytes) -> dict[str, str]:
@@ -104,7 +117,7 @@ def _attributes(line: bytes) -> dict[str, str]:
 
 def _json(line: bytes, offset: int, tally: Tally) -> Iterator[tuple[int, bytes, str, str]]:
     try:
-        content = json.loads(line)
+        content = orjson.loads(line)
         text, title, name = content["text"], str(content.get("title", "")), str(content["id"])
         raw = text.encode("utf-8", "surrogatepass")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -125,7 +138,11 @@ def _paragraphs(text: str, title: str, tally: Tally) -> Iterator[str]:
         if is_heading(line):
             tally.drop_lines("heading")
             continue
-        line = tidy(_TAG.sub("", _LEFTOVER.sub("", _FORMULA.sub(HOLE, line))))
+        if "_" in line:
+            line = _FORMULA.sub(HOLE, line)
+        if _MARK.search(line):
+            line = _TAG.sub("", _LEFTOVER.sub("", line))
+        line = mend(" ".join(line.split()))
         if reads_as_prose(line) or (len(line) > 80 and line.endswith(":")):
             yield line
         elif line:

@@ -19,16 +19,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.corpora import templates
-from pipeline.text.clean import reads_as_prose, tidy
+from pipeline.corpora.prose import mend, reads_as_prose
+from pipeline.corpora.wiki_words import CATEGORY_ALIASES, FILE_ALIASES
 from pipeline.text.document import HOLE
 
 _FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no text
-_FILE_NAMES = frozenset({"file", "image", "category", "media"})
+
+_NAMESPACES = frozenset("user wikipedia mediawiki template help portal talk module draft special".split())
 
 # <nowiki> text must not be read as markup: its characters move to the private-use area and come back at the end.
 _MARKUP_CHARACTERS = "[]{}|'=*#:;!<>_~&"
 _HIDE = {ord(character): 0xE100 + ord(character) for character in _MARKUP_CHARACTERS}
 _UNHIDE = {hidden: plain for plain, hidden in _HIDE.items()}
+_HIDDEN = re.compile("[\ue100-\ue1ff]")
 
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
@@ -51,12 +54,16 @@ _BLOCK_TAG = re.compile(
 )
 _BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9:-]*(?:\s[^<>]*)?/?>")
+_POSSESSIVE = re.compile(r"(?<=\w)'''(?=s\b)")  # the end of italics, and an apostrophe: ''Eagle'''s
 _QUOTES = re.compile("'{2,}")
-_SWITCH = re.compile(r"__[A-Z]{3,}__")
+_SWITCH = re.compile(r"__[^\W\d_]{3,}__")
+_VARIANTS = re.compile(r"-\{([^{}]*)\}-")  # of a word in several scripts: -{zh-hans:软件; zh-hant:軟體}-
 _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
 _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
 _DEEPEST = 60  # brackets inside each other; MediaWiki itself stops at 40 templates
 _LONGEST_HEADING = 300  # characters
+_CITATION = re.compile(r"\b(?:ISBN|ISSN|ASIN|OCLC|doi:)")  # in an item of a list: a book, not a sentence
+_AGE = re.compile(r" ?\((?:age[ds]? *|(?:\d+ )?(?:years?|days?|months?) ago)\)")  # by the day on which the page is shown
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -82,26 +89,18 @@ class Markup:
     Args:
         namespaces: the names of each namespace by key, in lower case, as `<siteinfo>` has them.
         dropped_sections: headings in lower case whose sections are no text.
+        kept_sections: headings in lower case; where any are given, only their sections are text. "" is the text before the first.
     """
 
-    def __init__(self, namespaces: Mapping[int, Iterable[str]], dropped_sections: Iterable[str] = ()) -> None:
+    def __init__(
+        self, namespaces: Mapping[int, Iterable[str]], dropped_sections: Iterable[str] = (), kept_sections: Iterable[str] = ()
+    ) -> None:
         files = {name for key in _FILE_KEYS for name in namespaces.get(key, ())}
-        self._files = files | _FILE_NAMES
+        self._files = files | FILE_ALIASES | CATEGORY_ALIASES
         self._namespaces = {name for key, names in namespaces.items() if key != 0 for name in names if name}
-        self._namespaces |= {
-            "user",
-            "wikipedia",
-            "file",
-            "mediawiki",
-            "template",
-            "help",
-            "category",
-            "portal",
-            "talk",
-            "module",
-            "draft",
-        }
+        self._namespaces |= FILE_ALIASES | CATEGORY_ALIASES | _NAMESPACES
         self._dropped_sections = frozenset(dropped_sections)
+        self._kept_sections = frozenset(kept_sections)
 
     def is_namespaced(self, title: str) -> bool:
         """Whether the title begins with the name of a namespace other than the articles'."""
@@ -119,6 +118,10 @@ class Markup:
         text = _EXTERNAL.sub(lambda match: (match[1] or match[2] or "").partition(" ")[2], text)
         text = _URL.sub("", _BREAK.sub(" ", text))
         text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
+        if "-{" in text:
+            text = _VARIANTS.sub(_variant, text)
+        if "'''s" in text:
+            text = _POSSESSIVE.sub("'", text)
         text = _QUOTES.sub(_apostrophes, _SWITCH.sub("", text))
         return self._paragraphs(text)
 
@@ -177,7 +180,9 @@ class Markup:
     def _paragraphs(self, text: str) -> Extracted:
         found = Extracted()
         lines: list[str] = []  # of the paragraph that is open
-        skipped = 7  # level of the heading whose section is being dropped; 7: none
+        none = 7  # below all levels of headings
+        skipped = none  # level of the heading whose section is being dropped
+        kept = 0 if not self._kept_sections or "" in self._kept_sections else none  # level of the heading whose section is kept
 
         def flush() -> None:
             if lines:
@@ -194,15 +199,17 @@ class Markup:
                 flush()
                 found.dropped["heading"] += 1
                 level = len(heading[1])
+                name = html.unescape(heading[2]).strip(" :").lower()
                 if level <= skipped:
-                    name = html.unescape(heading[2]).strip(" :").lower()
-                    skipped = level if name in self._dropped_sections else 7
-            elif skipped < 7:
+                    skipped = level if name in self._dropped_sections else none
+                if self._kept_sections and (level <= kept or kept in (0, none)):
+                    kept = level if name in self._kept_sections else none
+            elif skipped < none or kept == none:
                 found.dropped["section"] += 1
             elif line[0] in "*#;:":
                 flush()
                 item = line.lstrip("*#;: ")
-                if line[0] == ":" or reads_as_prose(item):
+                if line[0] == ":" or (reads_as_prose(item) and not _CITATION.search(item)):
                     self._add(found, item)
                 elif item:
                     found.dropped["list_item"] += 1
@@ -215,8 +222,12 @@ class Markup:
         return found
 
     def _add(self, found: Extracted, paragraph: str) -> None:
-        text = _RESIDUE.sub("", html.unescape(paragraph)).translate(_UNHIDE)
-        text = " ".join(tidy(" ".join(text.split())).split()).lstrip(",;: ")
+        text = _RESIDUE.sub("", html.unescape(paragraph) if "&" in paragraph else paragraph)
+        if _HIDDEN.search(text):
+            text = text.translate(_UNHIDE)
+        text = " ".join(mend(" ".join(text.split())).split()).lstrip(",;: –—-")
+        if " ago)" in text or "(age" in text:
+            text = _AGE.sub("", text)
         if not _LETTER.search(text):
             return
         if not reads_as_prose(text) and not (len(text) > 80 and text.endswith(":")):
@@ -268,6 +279,12 @@ def _drop_elements(text: str) -> str:
         position = end
     pieces.append(text[position:])
     return "".join(pieces)
+
+
+def _variant(match: re.Match[str]) -> str:
+    """The first script's word: readers of one wiki write in all of them."""
+    content = match[1].partition("|")[2] if "|" in match[1] else match[1]
+    return content.split(";")[0].rpartition(":")[2].strip()
 
 
 def _apostrophes(match: re.Match[str]) -> str:
