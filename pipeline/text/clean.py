@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import replace
+from typing import Literal
 
 from pipeline.text.document import Document
 
@@ -20,6 +21,8 @@ _INVISIBLE = re.compile(
 )
 _ASCII_INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
 
+Form = Literal["NFC", "NFKC", "none"]
+
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*")
 _ROUNDS = 4
 _EMPTY = re.compile(r"\(\s*\)|\[\s*\]|\"\s*\"|“\s*”|«\s*»")
@@ -30,14 +33,28 @@ _PADDED = re.compile(r"([(\[])\s+|\s+([)\]])")
 _SPACE_BEFORE = re.compile(r"[ \t\n]+([,;:.!?])(?=[\s)\]\"”’]|$)")
 
 
-def clean_text(text: str) -> str:
-    """`text` in NFC without invisible characters, runs of white space as single spaces, ends stripped."""
+def clean_text(text: str, *, controls: bool = True, form: Form = "NFC", whitespace: bool = True) -> str:
+    """`text` on one line, its ends stripped.
+
+    Args:
+        text: of any kind.
+        controls: take out the characters that nobody sees.
+        form: of Unicode normalization: NFC, NFKC (which also folds full-width letters, ligatures and superscripts), or
+            none.
+        whitespace: make runs of white space single spaces; else only what breaks a line becomes a space.
+    """
+    if text.isprintable() and "\u034f" not in text:  # nothing invisible, and no white space but single blanks
+        controls = False
+        whitespace = whitespace and ("  " in text or text[:1] == " " or text[-1:] == " ")
     if text.isascii():
-        return " ".join(_ASCII_INVISIBLE.sub("", text).split())
-    text = _INVISIBLE.sub("", text)
-    if not unicodedata.is_normalized("NFC", text):
-        text = unicodedata.normalize("NFC", text)
-    return " ".join(text.split())
+        text = _ASCII_INVISIBLE.sub("", text) if controls else text
+    else:
+        text = _INVISIBLE.sub("", text) if controls else text
+        if form != "none" and not unicodedata.is_normalized(form, text):
+            text = unicodedata.normalize(form, text)
+    if whitespace:
+        return " ".join(text.split())
+    return text if text.isprintable() and text.strip() == text else " ".join(map(str.strip, text.splitlines())).strip()
 
 
 def tidy(text: str) -> str:
@@ -60,7 +77,8 @@ def reads_as_prose(text: str) -> bool:
     return bool(_SENTENCE_END.search(text[-4:])) or (len(text) > 120 and ". " in text)
 
 
-def clean(document: Document) -> Document:
-    """The document with every paragraph cleaned, and without the paragraphs that were nothing but blanks."""
-    paragraphs = tuple(cleaned for paragraph in document.paragraphs if (cleaned := clean_text(paragraph)))
-    return replace(document, title=clean_text(document.title), paragraphs=paragraphs)
+def clean(document: Document, *, controls: bool = True, form: Form = "NFC", whitespace: bool = True) -> Document:
+    """The document with title and paragraphs cleaned (`clean_text`), without the paragraphs that were nothing but blanks."""
+    cleaned = (clean_text(text, controls=controls, form=form, whitespace=whitespace) for text in document.paragraphs)
+    title = clean_text(document.title, controls=controls, form=form, whitespace=whitespace)
+    return replace(document, title=title, paragraphs=tuple(filter(None, cleaned)))

@@ -21,12 +21,14 @@ class Document:
         source: the reader's name, such as `wikipedia`.
         title: for people; may be empty.
         paragraphs: the text in reading order. Line breaks inside a paragraph mean nothing.
+        language: ISO 639 code, where the source or the identification of languages says it; else empty.
     """
 
     id: str
     source: str
     title: str
     paragraphs: tuple[str, ...]
+    language: str = ""
 
     @property
     def text(self) -> str:

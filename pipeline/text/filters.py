@@ -1,71 +1,85 @@
 """Corpus stage: a filter looks at a cleaned document and gives a reason to drop it, or None to keep it.
 
-The reasons become the counters `dropped/<reason>`. A new filter is a function here and a line in `document_filters`.
+The reasons become the counters `dropped/<reason>`. A new filter is a function here and a line in pipeline/text/steps.py.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from pipeline.text.document import HOLE, Document
+from pipeline.text.words import count_words
 
 Filter = Callable[[Document], str | None]
 
-_NO_LETTER = re.compile(r"[\W\d_]+")
+
+@dataclass(frozen=True, slots=True)
+class TooShort:
+    """Drop documents of fewer characters or fewer words (`count_words`)."""
+
+    characters: int
+    words: int
+
+    def __call__(self, document: Document) -> str | None:
+        lines = document.paragraphs
+        if sum(map(len, lines)) + len(lines) - 1 < self.characters:
+            return "too_short"
+        missing = self.words
+        for line in lines:  # most documents have enough of them in the first paragraphs
+            if missing <= 0:
+                break
+            missing -= count_words(line)
+        return "too_short" if missing > 0 else None
 
 
-def too_short(characters: int, words: int) -> Filter:
-    """Drop documents of fewer characters or fewer words (runs of non-blanks)."""
-
-    def judge(document: Document) -> str | None:
-        text = document.text
-        return "too_short" if len(text) < characters or len(text.split()) < words else None
-
-    return judge
-
-
-def too_long(characters: int) -> Filter:
+@dataclass(frozen=True, slots=True)
+class TooLong:
     """Drop documents of more characters: logs, tables and concatenations rather than texts."""
 
-    def judge(document: Document) -> str | None:
-        return "too_long" if sum(map(len, document.paragraphs)) > characters else None
+    characters: int
 
-    return judge
+    def __call__(self, document: Document) -> str | None:
+        return "too_long" if sum(map(len, document.paragraphs)) > self.characters else None
 
 
-def not_prose(letters: float) -> Filter:
+@dataclass(frozen=True, slots=True)
+class NotProse:
     """Drop documents whose share of letters among the non-blank characters is lower (English prose has about .95)."""
 
-    def judge(document: Document) -> str | None:
-        text = "".join(document.text.replace(HOLE, "").split())
-        return "not_prose" if text and len(_NO_LETTER.sub("", text)) < letters * len(text) else None
+    letters: float
 
-    return judge
-
-
-def document_filters(
-    *,
-    minimum_characters: int = 0,
-    minimum_words: int = 0,
-    maximum_characters: int = 0,
-    minimum_letters: float = 0.0,
-) -> tuple[Filter, ...]:
-    """The filters that are on, in the order in which they are asked; a zero turns one off."""
-    filters: list[Filter] = []
-    if minimum_characters or minimum_words:
-        filters.append(too_short(minimum_characters, minimum_words))
-    if maximum_characters:
-        filters.append(too_long(maximum_characters))
-    if minimum_letters:
-        filters.append(not_prose(minimum_letters))
-    return tuple(filters)
+    def __call__(self, document: Document) -> str | None:
+        return "not_prose" if letter_share(document.text) < self.letters else None
 
 
-def first_reason(document: Document, filters: Iterable[Filter]) -> str | None:
-    """The reason of the first filter that has one; None: the document is kept."""
-    for judge in filters:
-        reason = judge(document)
-        if reason is not None:
-            return reason
-    return None
+_OTHER, _LETTER, _BLANK = 0, 1, 2
+
+
+@functools.cache
+def _kinds() -> npt.NDArray[np.uint8]:
+    """uint8 [0x110000]: for each code point whether it is a letter, white space, or something else."""
+    kinds = np.zeros(sys.maxunicode + 1, dtype=np.uint8)
+    for code in range(0x323B0):  # nothing above is assigned but tags, variation selectors and private use
+        character = chr(code)
+        if character.isalnum() and not character.isdecimal():
+            kinds[code] = _LETTER
+        elif character.isspace():
+            kinds[code] = _BLANK
+    return kinds
+
+
+def letter_share(text: str) -> float:
+    """The share of letters among the non-blank characters; 1 where there are none."""
+    if text.isascii():
+        kinds = _kinds()[np.frombuffer(text.encode("ascii"), dtype=np.uint8)]
+    else:
+        data = text.replace(HOLE, "").encode("utf-32-le", "surrogatepass")
+        kinds = _kinds()[np.frombuffer(data, dtype=np.uint32)]
+    visible = kinds.size - int(np.count_nonzero(kinds == _BLANK))
+    return int(np.count_nonzero(kinds == _LETTER)) / visible if visible else 1.0

@@ -1,13 +1,24 @@
-"""Filters give a reason, or none."""
+"""Filters of whole documents give a reason, or none."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pipeline.text.document import Document
-from pipeline.text.filters import document_filters, first_reason
+from pipeline.text.config import TextConfig
+from pipeline.text.document import HOLE, Document
+from pipeline.text.filters import letter_share
+from pipeline.text.steps import build_steps, run_steps
+from pipeline.text.words import count_words, split_words
 
-FILTERS = document_filters(minimum_characters=20, minimum_words=5, maximum_characters=100, minimum_letters=0.7)
+CONFIG = TextConfig(minimum_characters=20, minimum_words=5, maximum_characters=100, minimum_letters=0.7)
+
+
+def document(*paragraphs: str, source: str = "s", language: str = "") -> Document:
+    return Document(id="a", source=source, title="", paragraphs=paragraphs, language=language)
 
 
 @pytest.mark.parametrize(
@@ -21,12 +32,43 @@ FILTERS = document_filters(minimum_characters=20, minimum_words=5, maximum_chara
         ("12 34 56 78 90 a b 12 34 56", "not_prose"),
         ("| - | - | - | word | - | - |", "not_prose"),
         ("один два три четыре пять шесть", None),
+        ("这座城市位于河岸，约有两万居民。中世纪时它是一个重要的贸易中心。", None),  # words without spaces
+        ("เมืองนี้ตั้งอยู่ริมฝั่งแม่น้ำและมีประชากรประมาณสองหมื่นคน", None),
     ],
 )
 def test_reasons(text, reason):
-    assert first_reason(Document(id="a", source="s", title="", paragraphs=(text.strip(),)), FILTERS) == reason
+    assert run_steps(document(text), build_steps(CONFIG)).reason == reason
 
 
 def test_zeros_turn_filters_off():
-    assert document_filters() == ()
-    assert first_reason(Document(id="a", source="s", title="", paragraphs=()), ()) is None
+    config = TextConfig(minimum_characters=0, minimum_words=0, maximum_characters=0, minimum_letters=0)
+    assert [step.name for step in build_steps(config)] == ["repair", "clean"]
+    assert run_steps(document("1"), build_steps(config)).document == document("1")
+
+
+def test_words_are_counted_over_paragraphs():
+    paragraphs = ["three words each"] * 9
+    kept = TextConfig(minimum_characters=0, minimum_words=27, minimum_letters=0)
+    dropped = TextConfig(minimum_characters=0, minimum_words=28, minimum_letters=0)
+    assert run_steps(document(*paragraphs), build_steps(kept)).reason is None
+    assert run_steps(document(*paragraphs), build_steps(dropped)).reason == "too_short"
+
+
+@given(st.text())
+def test_letter_share_is_that_of_the_definition(text):
+    visible = "".join(text.replace(HOLE, "").split())
+    letters = re.sub(r"[\W\d_]+", "", visible)
+    assert letter_share(text) == pytest.approx(len(letters) / len(visible) if visible else 1.0)
+
+
+@given(st.text())
+def test_words_counted_are_words_split(text):
+    assert count_words(text) == len(split_words(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("", 0), ("a  b\nc", 3), ("中世紀 abc 城市", 6), ("한국어 단어", 2), ("日本語の単語", 6), ("ภาษาไทย", 2)],
+)
+def test_count_words(text, count):
+    assert count_words(text) == count
