@@ -60,16 +60,32 @@ class SpecialTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetInfo:
-    """What a reader must know of a dataset's rows; lies as JSON in every shard's schema metadata."""
+    """What a reader must know of a dataset's rows; lies as JSON in every shard's schema metadata.
+
+    Attributes:
+        recipe: its name in `pipeline.examples.recipes.RECIPES`.
+        length: the most tokens a row holds.
+        copies: masks a row.
+        vocab_size: V.
+        special: ids of the special tokens.
+        pair_task: what pair labels mean: nsp, sop, or None for rows without labels.
+        seed: of all random numbers; with a row's `source` it gives the row's key.
+        tokenizer: fingerprint of the tokenizer.
+        packed: a row holds several sequences that must not see each other; the column `boundaries` says where they begin.
+        masks: how the stored masks were drawn (`pipeline.examples.masking.draw.MaskConfig.as_dict`), so that fresh ones
+            can be drawn in the same way; None where nothing is known of it.
+    """
 
     recipe: str
-    length: int  # the most tokens a row holds
-    copies: int  # masks a row
+    length: int
+    copies: int
     vocab_size: int
     special: SpecialTokens
-    pair_task: str | None  # nsp | sop | None
+    pair_task: str | None
     seed: int
-    tokenizer: str  # fingerprint of the tokenizer
+    tokenizer: str
+    packed: bool = False
+    masks: dict[str, Any] | None = None
     version: int = VERSION
 
     def to_metadata(self) -> dict[bytes, bytes]:
@@ -111,17 +127,22 @@ def dataset_schema(info: DatasetInfo, ids: np.dtype[Any]) -> pa.Schema:
     """The schema of a dataset shard (`ids`: the dtype of token ids, from `id_dtype`).
 
     `masks` has one entry a mask copy: the sorted positions that are predicted, and the ids that stand there in
-    the masked sequence. The labels are `input_ids` at those positions.
+    the masked sequence. The labels are `input_ids` at those positions. Left-to-right rows have empty lists there.
+
+    `source` names the document of the row's first token, and the sentence of that document in which the row begins. A pairing
+    that cuts a sentence too long for a row counts each part of it as a sentence, so that no two rows share a source.
+
+    `boundaries` stands last, only where `info.packed`: the first position of every sequence in the row, 0 first.
     """
     token = pa.from_numpy_dtype(ids)
     mask = pa.struct([pa.field("positions", pa.list_(pa.uint16())), pa.field("input_ids", pa.list_(token))])
-    return pa.schema(
-        [
-            pa.field("input_ids", pa.list_(token), nullable=False),
-            pa.field("segment_start", pa.int32(), nullable=False),
-            pa.field("pair_label", pa.int8(), nullable=True),
-            pa.field("masks", pa.list_(mask), nullable=False),
-            pa.field("source", pa.struct([pa.field("document", pa.uint64()), pa.field("offset", pa.int32())]), nullable=False),
-        ],
-        metadata=info.to_metadata(),
-    )
+    fields = [
+        pa.field("input_ids", pa.list_(token), nullable=False),
+        pa.field("segment_start", pa.int32(), nullable=False),
+        pa.field("pair_label", pa.int8(), nullable=True),
+        pa.field("masks", pa.list_(mask), nullable=False),
+        pa.field("source", pa.struct([pa.field("document", pa.uint64()), pa.field("offset", pa.int32())]), nullable=False),
+    ]
+    if info.packed:
+        fields.append(pa.field("boundaries", pa.list_(pa.uint16()), nullable=False))
+    return pa.schema(fields, metadata=info.to_metadata())

@@ -59,10 +59,12 @@ def tokenize(
         tokenizer: cuts sentences into pieces.
         dtype: the dtype of ids, from `schema.id_dtype`.
     """
-    ids, offsets = tokenizer.encode_flat(sentences)
     counts = np.asarray(sentence_counts, np.int64)
     document = np.repeat(np.arange(len(counts)), counts)
     index = np.arange(len(sentences)) - np.repeat(offsets_of(counts)[:-1], counts)
+    # All but a document's first sentence stand behind a space, which to a byte-level BPE is a part of their first word.
+    behind = (index > 0) & np.fromiter(map(bool, sentences), np.bool_, len(sentences))
+    ids, offsets = tokenizer.encode_flat(sentences, behind)
     lengths = np.diff(offsets)
     full = lengths > 0
     kept = np.bincount(document[full], minlength=len(counts))

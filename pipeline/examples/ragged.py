@@ -5,6 +5,8 @@ The whole way from sentences to masks works on such arrays, so that no loop runs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,3 +27,40 @@ def ranges(starts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> I64:
     lengths = np.asarray(lengths, np.int64)
     offsets = offsets_of(lengths)
     return np.repeat(np.asarray(starts, np.int64) - offsets[:-1], lengths) + np.arange(offsets[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """A list of numbers for each of R rows.
+
+    Attributes:
+        values: [T], the lists end to end.
+        offsets: int64 [R + 1], where each begins.
+    """
+
+    values: npt.NDArray[Any]
+    offsets: I64
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> I64:
+        """Numbers in each list: int64 [R]."""
+        return np.diff(self.offsets)
+
+    def slice(self, first: int, end: int) -> Ragged:
+        """Lists first to end, without a copy of the values."""
+        offsets = self.offsets[first : end + 1]
+        return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+    def take(self, index: npt.NDArray[Any]) -> Ragged:
+        """The lists that `index` names, in its order."""
+        lengths = self.lengths[index]
+        return Ragged(self.values[ranges(self.offsets[:-1][index], lengths)], offsets_of(lengths))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The lists of one or more parts, end to end."""
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls(np.concatenate([part.values for part in parts]), offsets_of(lengths))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from pipeline import keys
 from pipeline.examples.documents import Documents
-from pipeline.examples.masking.draw import Rows, row_keys
-from pipeline.examples.pairs.segments import NO_LABEL, USE_RANK, Segments
-from pipeline.examples.ragged import I64, offsets_of, ranges
+from pipeline.examples.masking.candidates import Rows, row_keys
+from pipeline.examples.pairs.segments import USE_RANK, Segments
+from pipeline.examples.ragged import I64, Ragged, offsets_of, ranges
 from pipeline.keys import U64
 from pipeline.schema import SpecialTokens
+
+FLAT = ("rank", "segment_start", "pair_label", "document", "offset")  # the columns with one number a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class RowBlock:
         pair_label: int8 [R], NO_LABEL where there is none.
         document: uint64 [R], key of the document of segment A.
         offset: int32 [R], the sentence of that document in which the row begins.
+        boundaries: for packed rows, the uint16 positions at which each row's sequences begin, 0 first; else None.
     """
 
     rank: U64
@@ -39,6 +42,7 @@ class RowBlock:
     pair_label: npt.NDArray[np.int8]
     document: U64
     offset: npt.NDArray[np.int32]
+    boundaries: Ragged | None = None
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -57,45 +61,40 @@ class RowBlock:
             segment_start=self.segment_start,
         )
 
+    @property
+    def _ids(self) -> Ragged:
+        return Ragged(self.input_ids, self.offsets)
+
+    def _of(self, ids: Ragged, boundaries: Ragged | None, pick: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> RowBlock:
+        flat = {name: pick(getattr(self, name)) for name in FLAT}
+        return RowBlock(**flat, input_ids=ids.values, offsets=ids.offsets, boundaries=boundaries)
+
     def slice(self, first: int, end: int) -> RowBlock:
         """Rows first to end, without a copy."""
-        offsets = self.offsets[first : end + 1]
-        return RowBlock(
-            rank=self.rank[first:end],
-            input_ids=self.input_ids[offsets[0] : offsets[-1]],
-            offsets=offsets - offsets[0],
-            segment_start=self.segment_start[first:end],
-            pair_label=self.pair_label[first:end],
-            document=self.document[first:end],
-            offset=self.offset[first:end],
-        )
+        boundaries = None if self.boundaries is None else self.boundaries.slice(first, end)
+        return self._of(self._ids.slice(first, end), boundaries, lambda column: column[first:end])
+
+    def take(self, index: npt.NDArray[Any]) -> RowBlock:
+        """The rows that `index` names, in its order."""
+        boundaries = None if self.boundaries is None else self.boundaries.take(index)
+        return self._of(self._ids.take(index), boundaries, lambda column: column[index])
 
     @classmethod
     def concatenate(cls, blocks: Sequence[RowBlock]) -> RowBlock:
-        """The rows of one or more blocks, end to end."""
+        """The rows of one or more blocks of the same kind, end to end."""
+        flat = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in FLAT}
+        ids = Ragged.concatenate([block._ids for block in blocks])
+        boundaries = [block.boundaries for block in blocks if block.boundaries is not None]
         return cls(
-            rank=np.concatenate([block.rank for block in blocks]),
-            input_ids=np.concatenate([block.input_ids for block in blocks]),
-            offsets=offsets_of(np.concatenate([block.lengths for block in blocks])),
-            segment_start=np.concatenate([block.segment_start for block in blocks]),
-            pair_label=np.concatenate([block.pair_label for block in blocks]),
-            document=np.concatenate([block.document for block in blocks]),
-            offset=np.concatenate([block.offset for block in blocks]),
+            **flat,
+            input_ids=ids.values,
+            offsets=ids.offsets,
+            boundaries=Ragged.concatenate(boundaries) if boundaries else None,
         )
 
     def sorted(self) -> RowBlock:
         """The rows in ascending order of rank; rows of equal rank stay in the order that they have."""
-        order = np.argsort(self.rank, kind="stable")
-        lengths = self.lengths[order]
-        return RowBlock(
-            rank=self.rank[order],
-            input_ids=self.input_ids[ranges(self.offsets[:-1][order], lengths)],
-            offsets=offsets_of(lengths),
-            segment_start=self.segment_start[order],
-            pair_label=self.pair_label[order],
-            document=self.document[order],
-            offset=self.offset[order],
-        )
+        return self.take(np.argsort(self.rank, kind="stable"))
 
 
 def assemble(documents: Documents, segments: Segments, seed: int, special: SpecialTokens) -> RowBlock:
@@ -103,26 +102,37 @@ def assemble(documents: Documents, segments: Segments, seed: int, special: Speci
 
     Args:
         documents: what the segments' ranges point into.
-        segments: R rows; one with an empty B becomes `[CLS] A [SEP]`.
+        segments: R rows: `[CLS] A [SEP]`, `[CLS] A [SEP] B [SEP]`, or a [CLS] before every piece where they are packed.
         seed: the dataset's.
         special: ids of [CLS] and [SEP].
     """
     document = documents.keys[segments.document]
     rank = keys.derive(row_keys(seed, document, segments.offset), USE_RANK)
     order = np.argsort(rank, kind="stable")
-    starts, lengths = segments.starts[order], segments.lengths[order]
-    # Every row is five ranges of one array: [CLS], A, [SEP], B, and [SEP] if there is a B.
-    size = len(documents.tokens)
+    starts = Ragged(segments.starts, segments.pieces).take(order)
+    lengths = Ragged(segments.lengths, segments.pieces).take(order).values
+    begins = np.zeros(len(lengths), np.bool_)  # pieces that have a [CLS] in front
+    begins[starts.offsets[:-1]] = True
+    begins |= segments.packed
+    # Every piece is three ranges of one array: [CLS] or nothing, text, [SEP].
+    size, one = len(documents.tokens), np.ones(len(lengths), np.int64)
     source = np.concatenate([documents.tokens, np.array([special.cls, special.sep], documents.tokens.dtype)])
-    one, paired = np.ones(len(order), np.int64), lengths[:, 1] > 0
-    range_starts = np.stack([size * one, starts[:, 0], (size + 1) * one, starts[:, 1], (size + 1) * one], axis=1)
-    range_lengths = np.stack([one, lengths[:, 0], one, lengths[:, 1], paired.astype(np.int64)], axis=1)
+    range_starts = np.stack([size * one, starts.values, (size + 1) * one], axis=1)
+    range_lengths = np.stack([begins.astype(np.int64), lengths, one], axis=1)
+    ends = offsets_of(range_lengths.sum(axis=1))  # of pieces, through all rows
+    offsets = ends[starts.offsets]
+    second = starts.lengths > 1
     return RowBlock(
         rank=rank[order],
         input_ids=source[ranges(range_starts.reshape(-1), range_lengths.reshape(-1))],
-        offsets=offsets_of(range_lengths.sum(axis=1)),
-        segment_start=(lengths[:, 0] + 2).astype(np.int32),
-        pair_label=np.where(paired, segments.pair_label[order], NO_LABEL).astype(np.int8),
+        offsets=offsets,
+        segment_start=(np.where(second & segments.paired, ends[starts.offsets[:-1] + 1], offsets[1:]) - offsets[:-1]).astype(
+            np.int32
+        ),
+        pair_label=segments.pair_label[order],
         document=document[order],
         offset=segments.offset[order],
+        boundaries=Ragged((ends[:-1] - np.repeat(offsets[:-1], starts.lengths)).astype(np.uint16), starts.offsets)
+        if segments.packed
+        else None,
     )

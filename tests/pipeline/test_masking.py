@@ -101,7 +101,7 @@ def test_block_borders_do_not_show(monkeypatch):
 @pytest.mark.parametrize(("length", "expected"), [(5, 1), (10, 2), (30, 4), (110, 16), (128, 19), (512, 20)])
 def test_budget_as_the_reference_program(length, expected):
     """Halves to even: 30 tokens give 4, 110 give 16; 512 tokens run into the cap of 20."""
-    assert MaskConfig().budget(np.array([length]))[0] == expected
+    assert MaskConfig().predictions(np.array([length]))[0] == expected
 
 
 def test_every_subset_is_equally_likely():
@@ -235,8 +235,8 @@ def test_a_new_rule_is_one_function_and_one_line(monkeypatch):
 
 
 def test_unknown_rule():
-    with pytest.raises(ValueError, match="unknown masking rule 'tokn'"):
-        draw_masks(make_rows([9]), MaskConfig(rule="tokn"), TABLE, [0])
+    with pytest.raises(ValueError, match="unknown masking rule 'tokn'; did you mean 'token'"):
+        MaskConfig(rule="tokn")
 
 
 def test_importing_masks_imports_neither_beam_nor_tokenizers():

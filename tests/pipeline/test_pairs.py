@@ -18,6 +18,7 @@ from pipeline.examples.pairs.segments import (
     USE_SPLIT,
     USE_START,
     PairConfig,
+    Segments,
     sentence_keys,
     target_lengths,
     truncate_pairs,
@@ -43,6 +44,14 @@ def make_documents(sizes: list[list[int]], seed: int = 0) -> Documents:
     )
 
 
+def columns(segments: Segments) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and lengths of segments A and B: int64 [R, 2] each; a B that is not there has no tokens."""
+    counts, at = np.diff(segments.pieces), segments.pieces[:-1]
+    second = np.minimum(at + 1, max(0, len(segments.starts) - 1))
+    starts = np.stack([segments.starts[at], np.where(counts > 1, segments.starts[second], 0)], axis=1)
+    return starts, np.stack([segments.lengths[at], np.where(counts > 1, segments.lengths[second], 0)], axis=1)
+
+
 sentence = st.one_of(st.integers(1, 30), st.integers(1, 300))
 corpora = st.lists(st.lists(sentence, min_size=1, max_size=40), min_size=1, max_size=8)
 
@@ -55,25 +64,26 @@ def test_what_pairs_promise(sizes, seed, length, short):
     segments = next_sentence(documents, config)
     borders = documents.sentence_offsets
     document_tokens = borders[documents.document_offsets]
-    ends = segments.starts + segments.lengths
-    assert (segments.lengths.sum(axis=1) <= config.max_tokens).all()
-    assert (segments.lengths[:, 0] >= 1).all()
-    home = np.searchsorted(document_tokens, segments.starts, side="right") - 1
+    starts, lengths = columns(segments)
+    ends = starts + lengths
+    assert (lengths.sum(axis=1) <= config.max_tokens).all()
+    assert (lengths[:, 0] >= 1).all()
+    home = np.searchsorted(document_tokens, starts, side="right") - 1
     assert (home[:, 0] == segments.document).all()
     assert (ends[:, 0] <= document_tokens[home[:, 0] + 1]).all()
     for row, label in enumerate(segments.pair_label.tolist()):
         if label == NO_LABEL:
-            assert segments.lengths[row, 1] == 0
+            assert lengths[row, 1] == 0
             assert len(sizes) == 1
             continue
-        assert segments.lengths[row, 1] >= 1
+        assert lengths[row, 1] >= 1
         assert ends[row, 1] <= document_tokens[home[row, 1] + 1]
         if label == RANDOM:
             assert home[row, 1] != home[row, 0]
-            assert segments.foreign[row] == segments.lengths[row, 1]
+            assert segments.foreign[row] == lengths[row, 1]
         else:
             assert home[row, 1] == home[row, 0]
-            assert ends[row, 0] <= segments.starts[row, 1]
+            assert ends[row, 0] <= starts[row, 1]
     # Every token of every document is in a row's own text, or was truncated.
     assert segments.lengths.sum() - segments.foreign.sum() + segments.truncated.sum() == borders[-1]
     # Rows' own sentences follow each other without gap: the first begins a document, offsets rise.
@@ -89,7 +99,7 @@ def reference_program(documents: Documents, config: PairConfig) -> list[tuple[li
     sentences = [documents.tokens[a:b].tolist() for a, b in zip(cut, cut[1:], strict=False)]
     bounds = documents.document_offsets.tolist()
     texts = [sentences[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
-    targets = target_lengths(documents, config).tolist()
+    targets = target_lengths(documents, config, config.max_tokens).tolist()
     instances = []
     for number, document in enumerate(texts):
         chunk, size, i = [], 0, 0
@@ -128,11 +138,10 @@ def test_rows_are_those_of_the_reference_program(sizes, seed):
     config = PairConfig(length=64, short_seq_prob=0.3, seed=seed)
     segments = next_sentence(documents, config)
     expected = reference_program(documents, config)
+    starts, lengths = columns(segments)
     assert segments.pair_label.tolist() == [label for _, _, label in expected]
     for row, (a, b, _) in enumerate(expected):
-        first, second = (
-            documents.tokens[s : s + n].tolist() for s, n in zip(segments.starts[row], segments.lengths[row], strict=True)
-        )
+        first, second = (documents.tokens[s : s + n].tolist() for s, n in zip(starts[row], lengths[row], strict=True))
         assert "".join(map(chr, first)) in "".join(map(chr, a))  # a contiguous part
         assert "".join(map(chr, second)) in "".join(map(chr, b))
         assert len(first) + len(second) == min(len(a) + len(b), config.max_tokens)
@@ -165,7 +174,7 @@ def test_shares_of_random_pairs_and_short_documents():
     config = PairConfig(length=128, short_seq_prob=0.1, seed=1)
     label = next_sentence(documents, config).pair_label
     assert 0.49 < (label == RANDOM).mean() < 0.56
-    targets = target_lengths(documents, config)
+    targets = target_lengths(documents, config, config.max_tokens)
     assert 0.05 < (targets < 125).mean() < 0.16
     assert targets.min() >= 2
     assert targets.max() == 125
@@ -174,7 +183,7 @@ def test_shares_of_random_pairs_and_short_documents():
 def test_random_text_comes_from_every_other_document():
     documents = make_documents([[40] * 200 for _ in range(5)])
     segments = next_sentence(documents, PairConfig(length=64, short_seq_prob=0, seed=5))
-    home = np.searchsorted(documents.sentence_offsets[documents.document_offsets], segments.starts, side="right") - 1
+    home = np.searchsorted(documents.sentence_offsets[documents.document_offsets], columns(segments)[0], side="right") - 1
     random = segments.pair_label == RANDOM
     pairs = set(zip(home[random, 0].tolist(), home[random, 1].tolist(), strict=True))
     assert pairs == {(a, b) for a in range(5) for b in range(5) if a != b}
@@ -203,15 +212,14 @@ def test_rows_are_laid_out_as_bert_reads_them():
     documents = make_documents([[9, 12, 30], [14, 8, 41, 5]])
     segments = next_sentence(documents, PairConfig(length=40, short_seq_prob=0, seed=2))
     block = assemble(documents, segments, 2, SPECIAL)
+    starts, lengths = columns(segments)
     assert (np.diff(block.rank.astype(object)) > 0).all()
     by_place = {
         (int(documents.keys[d]), int(o)): i for i, (d, o) in enumerate(zip(segments.document, segments.offset, strict=True))
     }
     for row in range(len(block)):
         source = by_place[int(block.document[row]), int(block.offset[row])]
-        a, b = (
-            documents.tokens[s : s + n].tolist() for s, n in zip(segments.starts[source], segments.lengths[source], strict=True)
-        )
+        a, b = (documents.tokens[s : s + n].tolist() for s, n in zip(starts[source], lengths[source], strict=True))
         ids = block.input_ids[block.offsets[row] : block.offsets[row + 1]].tolist()
         assert ids == [SPECIAL.cls, *a, SPECIAL.sep, *b, SPECIAL.sep]
         assert block.segment_start[row] == len(a) + 2

@@ -127,7 +127,7 @@ def text(directory: Path) -> list[list[str]]:
 def test_number_of_masks_follows_from_the_length(theirs):
     assert len(theirs) == 60
     for example in theirs:
-        assert example.count == CONFIG.budget(np.array([example.length]))[0]
+        assert example.count == CONFIG.predictions(np.array([example.length]))[0]
         assert example.positions.tolist() == sorted(set(example.positions.tolist()))
 
 
@@ -179,7 +179,7 @@ def test_our_rows_of_the_same_text_look_like_theirs(theirs, tokenizer, text):
         segments = next_sentence(documents, PairConfig(length=128, short_seq_prob=0.1, seed=seed))
         block = assemble(documents, segments, seed, tokenizer.special)
         masks = draw_masks(block.keyed(seed), CONFIG, table, [0])
-        assert np.diff(masks.offsets).tolist() == CONFIG.budget(block.lengths).tolist()
+        assert np.diff(masks.offsets).tolist() == CONFIG.predictions(block.lengths).tolist()
         lengths += block.lengths.tolist()
         labels += block.pair_label.tolist()
         rows.append(len(block))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,151 +17,24 @@ import numpy.typing as npt
 
 from pipeline import keys as random
 from pipeline.examples.masking import RULES
+from pipeline.examples.masking.candidates import (
+    RULE_STREAMS,
+    Candidates,
+    Rows,
+    Rule,
+    Selection,
+    TokenTable,
+    row_keys,
+)
+from pipeline.examples.masking.config import MaskConfig
+from pipeline.examples.ragged import I64
 from pipeline.keys import U64
-from pipeline.schema import SpecialTokens
 
-I64 = npt.NDArray[np.int64]
+__all__ = ["Candidates", "MaskConfig", "Masks", "Rows", "Selection", "TokenTable", "draw_masks", "row_keys", "text_lengths"]
 
 USE_MASK = 1 << 32  # beside the uses of a row's key in making pairs
-BLOCK_CELLS = 1 << 19  # (row, copy, candidate) cells looked at together: they stay in the processor's cache
-
-
-def row_keys(seed: int, document: npt.ArrayLike, offset: npt.ArrayLike) -> U64:
-    """The key of all random numbers of rows, from what a dataset shard says in `source`: uint64 of the broadcast shape.
-
-    Args:
-        seed: the dataset's.
-        document: keys of the documents.
-        offset: the sentence of its document in which each row begins; two rows of a document never share it.
-    """
-    return random.derive(seed, document, offset)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskConfig:
-    """What share is masked, and how.
-
-    Attributes:
-        rule: a name in `RULES`.
-        rate: the share of a row's tokens, [CLS] and [SEP] counted, that are predicted.
-        max_predictions: the most predictions a row may have (BERT's max_predictions_per_seq).
-        mask_share: the share of chosen tokens replaced by [MASK].
-        random_share: the share replaced by a random piece; the rest stay as they are.
-    """
-
-    rule: str = "token"
-    rate: float = 0.15
-    max_predictions: int = 20
-    mask_share: float = 0.8
-    random_share: float = 0.1
-
-    def budget(self, lengths: npt.NDArray[Any]) -> I64:
-        """Predictions in rows of these lengths: min(cap, max(1, round(rate · length))), halves to even, int64.
-
-        google-research/bert, create_masked_lm_predictions: 30 tokens give 4, 110 give 16.
-        """
-        wanted = np.rint(np.asarray(lengths) * self.rate).astype(np.int64)
-        return np.minimum(np.maximum(wanted, 1), self.max_predictions)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenTable:
-    """What masking must know of the tokenizer: V, the special ids, and bool [V], whether a piece opens a word."""
-
-    size: int
-    special: SpecialTokens
-    word_start: npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """A ragged batch of unmasked rows.
-
-    Attributes:
-        keys: uint64 [R], from `row_keys`.
-        input_ids: [T], all rows end to end, special tokens included, no padding.
-        offsets: int64 [R + 1], where rows begin in `input_ids`.
-        segment_start: int [R], where in its row segment B begins (the row's length if there is none).
-    """
-
-    keys: U64
-    input_ids: npt.NDArray[Any]
-    offsets: I64
-    segment_start: npt.NDArray[Any]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def slice(self, first: int, end: int) -> Rows:
-        """Rows first to end, without a copy of the ids."""
-        offsets = self.offsets[first : end + 1]
-        return Rows(
-            keys=self.keys[first:end],
-            input_ids=self.input_ids[offsets[0] : offsets[-1]],
-            offsets=offsets - offsets[0],
-            segment_start=self.segment_start[first:end],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
-    """The tokens of a batch that a rule may choose from: all but special ones.
-
-    Attributes:
-        rows: the batch.
-        table: the tokenizer's.
-        index: int64 [C], ascending indices into `rows.input_ids`.
-        offsets: int64 [R + 1], where each row's candidates begin in `index`.
-    """
-
-    rows: Rows
-    table: TokenTable
-    index: I64
-    offsets: I64
-
-    @classmethod
-    def of(cls, rows: Rows, table: TokenTable) -> Candidates:
-        allowed = np.ones(table.size, np.bool_)
-        allowed[list(table.special.ids)] = False
-        index = np.flatnonzero(allowed[rows.input_ids])
-        return cls(rows=rows, table=table, index=index, offsets=np.searchsorted(index, rows.offsets))
-
-    @property
-    def counts(self) -> I64:
-        """Candidates in each row: int64 [R]."""
-        return np.diff(self.offsets)
-
-    def opens_word(self) -> npt.NDArray[np.bool_]:
-        """Whether each candidate opens a word: bool [C].
-
-        A `##x` right behind a special token opens one too: a segment that was cut in front begins inside of a word,
-        and that rest must not count as a part of the last word of the segment before (a fault of
-        google-research/bert's whole-word masking).
-        """
-        follows = np.zeros(len(self.index), np.bool_)
-        follows[1:] = np.diff(self.index) == 1
-        opens: npt.NDArray[np.bool_] = self.table.word_start[self.rows.input_ids[self.index]] | ~follows
-        return opens
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The tokens that a rule chose, for each (row, copy), rows first, then copies.
-
-    Attributes:
-        index: int64 [M] into `Candidates.index`, ascending and unique within each (row, copy).
-        counts: int64 [R * K], how many each (row, copy) has.
-        unit: int64 [M], a position in the row that all members of a unit share (the first of a span, say): they get
-            the same kind of replacement. None: each token is a unit.
-    """
-
-    index: I64
-    counts: I64
-    unit: I64 | None = None
-
-
-# (candidates, budget int64 [R], keys uint64 [R, K]) -> selection. The budget is never above the row's candidates.
-Rule = Callable[[Candidates, I64, U64], Selection]
+USE_BUDGET = RULE_STREAMS
+BLOCK_CELLS = 1 << 20  # (row, copy, candidate) cells looked at together: they stay in the processor's cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,20 +56,20 @@ def draw_masks(rows: Rows, config: MaskConfig, table: TokenTable, copies: npt.Ar
     """Draw a mask for every row and every copy number.
 
     Never on a special token. [UNK] counts as one, as in transformers' collator and unlike google-research/bert:
-    guessing that a word was unknown teaches nothing. A random piece is uniform over the whole vocabulary, special
-    and unused ones included, and may be the one that stood there, as in google-research/bert.
+    guessing that a word was unknown teaches nothing. A random piece may be the one that stood there, as in
+    google-research/bert.
 
     Args:
         rows: R rows.
         config: rule, budget and replacement.
-        table: the tokenizer's.
+        table: the tokenizer's; with `unigrams` where the config's `random_from` is corpus.
         copies: [K] numbers of the copies: `range(K)` for the stored ones, `[epoch]` for fresh ones.
 
     Raises:
-        ValueError: the config's rule is not in the table.
+        ValueError: random pieces should come from the corpus, and the table has no counts of it.
     """
     numbers = np.asarray(copies, np.uint64).reshape(-1)
-    rule = _rule(config.rule)
+    rule = _rule(RULES[config.rule])
     parts = [_draw_block(block, config, table, numbers, rule) for block in _blocks(rows, len(numbers))]
     counts = np.concatenate([np.zeros(1, np.int64), *(part[2] for part in parts)])
     return Masks(
@@ -206,11 +79,17 @@ def draw_masks(rows: Rows, config: MaskConfig, table: TokenTable, copies: npt.Ar
     )
 
 
+def text_lengths(rows: Rows, table: TokenTable) -> I64:
+    """Tokens of each row that are text, which unlike candidates count [UNK]: int64 [R]."""
+    structural = np.zeros(table.size, np.bool_)
+    structural[[table.special.cls, table.special.sep, table.special.pad, table.special.mask]] = True
+    marks = np.flatnonzero(structural[rows.input_ids])
+    return np.diff(rows.offsets) - np.diff(np.searchsorted(marks, rows.offsets))
+
+
 @functools.cache
-def _rule(name: str) -> Rule:
-    if name not in RULES:
-        raise ValueError(f"unknown masking rule {name!r}; choose from {', '.join(sorted(RULES))}")
-    module, _, function = RULES[name].partition(":")
+def _rule(reference: str) -> Rule:
+    module, _, function = reference.partition(":")
     rule: Rule = getattr(importlib.import_module(module), function)
     return rule
 
@@ -224,10 +103,9 @@ def _blocks(rows: Rows, copies: int) -> Iterator[Rows]:
 def _draw_block(
     rows: Rows, config: MaskConfig, table: TokenTable, copies: U64, rule: Rule
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[Any], I64]:
-    candidates = Candidates.of(rows, table)
-    budget = np.minimum(config.budget(np.diff(rows.offsets)), candidates.counts)
+    candidates = Candidates.of(rows, table, config)
     keys = random.derive(rows.keys[:, None], USE_MASK, copies[None, :])
-    chosen = rule(candidates, budget, keys)
+    chosen = rule(candidates, _budget(candidates, keys), keys)
     index = candidates.index[chosen.index]
     row_starts = np.repeat(rows.offsets[:-1], chosen.counts.reshape(len(rows), -1).sum(axis=1))
     positions = index - row_starts
@@ -236,6 +114,15 @@ def _draw_block(
         _replace(rows.input_ids[index], positions, chosen, config, table, np.repeat(keys.reshape(-1), chosen.counts)),
         chosen.counts,
     )
+
+
+def _budget(candidates: Candidates, keys: U64) -> I64:
+    """How many tokens each mask may have: int64 [R, K]."""
+    rows, config = candidates.rows, candidates.config
+    text = text_lengths(rows, candidates.table)[:, None] if config.budget == "ceil" else np.zeros((1, 1), np.int64)
+    u = random.uniform(random.mix(keys ^ random.mix(USE_BUDGET))) if config.budget == "probabilistic" else np.zeros((1, 1))
+    wanted = config.predictions(np.diff(rows.offsets)[:, None], text, u)
+    return np.minimum(np.broadcast_to(wanted, keys.shape), candidates.counts[:, None])
 
 
 def _replace(
@@ -249,6 +136,16 @@ def _replace(
     kind = random.uniform(draws)
     replaced = np.where(kind < config.mask_share, np.asarray(table.special.mask, original.dtype), original)
     drawn = np.flatnonzero((kind >= config.mask_share) & (kind < config.mask_share + config.random_share))
-    own = random.derive(keys[drawn], by_position[positions[drawn]], 1)
-    replaced[drawn] = random.below(own, table.size)
+    if len(drawn):
+        replaced[drawn] = _random_pieces(random.derive(keys[drawn], by_position[positions[drawn]], 1), config, table)
     return replaced
+
+
+def _random_pieces(keys: U64, config: MaskConfig, table: TokenTable) -> npt.NDArray[Any]:
+    """A random piece for each key, from where the config says."""
+    if config.random_from == "vocabulary":
+        return random.below(keys, table.size)
+    if config.random_from == "pieces":
+        return table.pieces[random.below(keys, len(table.pieces)).astype(np.int64)]
+    total = table.cumulative
+    return np.searchsorted(total, np.floor(random.uniform(keys) * float(total[-1])), side="right")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline import keys as random
-from pipeline.examples.masking.draw import I64, Candidates, Selection
+from pipeline.examples.masking.candidates import Candidates, Selection
+from pipeline.examples.ragged import I64
 from pipeline.keys import U64
 
 
@@ -17,20 +18,22 @@ def choose_tokens(candidates: Candidates, budget: I64, keys: U64) -> Selection:
     and a sort.
     """
     rows, copies = keys.shape
-    counts = candidates.counts
-    width = max(1, int(counts.max(initial=1)))
-    order = np.argsort(-budget, kind="stable")  # rows that want more steps come first: each step works on a prefix
-    ranked_keys, ranked_counts, ranked_budget = keys[order], counts[order], budget[order]
-    cells = (order[:, None] * copies + np.arange(copies)) * width
+    width = max(1, int(candidates.counts.max(initial=1)))
+    wanted = budget.reshape(-1)
+    order = np.argsort(-wanted, kind="stable")  # masks that want more steps come first: each step works on a prefix
+    ranked_keys = keys.reshape(-1)[order]
+    ranked_counts = np.repeat(candidates.counts, copies)[order]
+    ranked_first = ranked_counts - wanted[order]  # Floyd's j in the first step; one more in each further step
+    cells = order * width
     chosen = np.zeros(rows * copies * width, np.bool_)
-    steps = int(budget.max(initial=0))
+    steps = int(wanted.max(initial=0))
     by_step = random.mix(np.arange(steps))
-    active = np.searchsorted(-ranked_budget, -np.arange(steps), side="left")  # rows whose budget is above the step
+    active = np.searchsorted(-wanted[order], -np.arange(steps), side="left")  # masks whose budget is above the step
     for step, live in enumerate(active.tolist()):
-        last = (ranked_counts[:live] - ranked_budget[:live] + step)[:, None]
+        last = ranked_first[:live] + step
         drawn = random.below(random.mix(ranked_keys[:live] ^ by_step[step]), last + 1).astype(np.int64)
-        taken = chosen[cells[:live] + drawn]
-        chosen[cells[:live] + np.where(taken, last, drawn)] = True
-    selected = np.repeat(budget, copies)
+        here = cells[:live]
+        taken = chosen[here + drawn]
+        chosen[here + np.where(taken, last, drawn)] = True
     shift = np.repeat(candidates.offsets[:-1], copies) - np.arange(rows * copies) * width
-    return Selection(index=np.flatnonzero(chosen) + np.repeat(shift, selected), counts=selected)
+    return Selection(index=np.flatnonzero(chosen) + np.repeat(shift, wanted), counts=wanted)

@@ -1,7 +1,7 @@
 """From documents to segments: how a recipe cuts text into rows, and what it asks of the two halves of one.
 
-A pairing is one file here and one line in the table: a function `(Documents, PairConfig) -> Segments`. Its rows must
-have offsets that rise within a document, because a row's random numbers follow from (seed, document, offset).
+A pairing is one file here and one line in the table: a function `(Documents, PairConfig) -> Segments`. No two of its rows
+may have the same document and offset, because a row's random numbers follow from (seed, document, offset).
 """
 
 from __future__ import annotations
@@ -14,8 +14,17 @@ class PairingEntry(NamedTuple):
 
     function: str  # `module:function`
     task: str | None  # what the pair labels mean to a model: nsp, sop, or None for rows without labels
+    packed: bool = False  # whether rows hold several sequences, with boundaries
 
 
 PAIRINGS = {
     "nsp": PairingEntry("pipeline.examples.pairs.nsp:next_sentence", "nsp"),
+    "segment-pair": PairingEntry("pipeline.examples.pairs.nsp:segment_pairs", None),
+    "sop": PairingEntry("pipeline.examples.pairs.sop:sentence_order", "sop"),
+    "full": PairingEntry("pipeline.examples.pairs.runs:full", None),
+    "document": PairingEntry("pipeline.examples.pairs.runs:document", None),
+    "packed": PairingEntry("pipeline.examples.pairs.runs:packed", None, packed=True),
+    "electra": PairingEntry("pipeline.examples.pairs.electra:electra", None),
 }
+
+PACKINGS = ("best-fit", "in-order")

@@ -13,6 +13,7 @@ and a chunk of one sentence is a row of one segment without a label.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def next_sentence(documents: Documents, config: PairConfig) -> Segments:
     cut_starts, cut_lengths = truncate_pairs(starts, lengths, config.max_tokens, row_key[a_first])
     random = label == RANDOM
     own = np.stack([np.ones_like(random), ~random], axis=1)
-    return Segments(
+    return Segments.of_pairs(
         document=documents.sentence_document[a_first],
         offset=documents.sentence_index[a_first],
         starts=cut_starts,
@@ -54,6 +55,15 @@ def next_sentence(documents: Documents, config: PairConfig) -> Segments:
         truncated=((lengths - cut_lengths) * own).sum(axis=1),
         foreign=np.where(random, cut_lengths[:, 1], 0),
     )
+
+
+def segment_pairs(documents: Documents, config: PairConfig) -> Segments:
+    """The same rows without labels: what a model without the pair task reads of them.
+
+    Devlin et al. 2019, table 5, "No NSP", which by Liu et al. 2019, section 4.2, kept the two segments and took away the loss.
+    """
+    segments = next_sentence(documents, config)
+    return replace(segments, pair_label=np.full(len(segments), NO_LABEL, np.int8))
 
 
 def _chunks(documents: Documents, config: PairConfig, row_key: keys.U64) -> list[tuple[int, int, int, int, int]]:
@@ -67,7 +77,7 @@ def _chunks(documents: Documents, config: PairConfig, row_key: keys.U64) -> list
     )
     borders = documents.sentence_offsets.tolist()
     documents_at = documents.document_offsets.tolist()
-    targets = target_lengths(documents, config).tolist()
+    targets = target_lengths(documents, config, config.max_tokens).tolist()
     others = len(documents) - 1
     rows = []
     for number, target in enumerate(targets):
@@ -76,7 +86,7 @@ def _chunks(documents: Documents, config: PairConfig, row_key: keys.U64) -> list
             chunk_end = bisect_left(borders, borders[first] + target, first + 1, end)
             followers = chunk_end - first - 1
             a_end = first + 1 + int(split[first] * followers)
-            if others and (not followers or coin[first] < 0.5):
+            if others and (not followers or coin[first] < config.random_prob):
                 other = int(which[first] * others)
                 other += other >= number
                 other_first, other_end = documents_at[other], documents_at[other + 1]

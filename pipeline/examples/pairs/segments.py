@@ -1,68 +1,147 @@
-"""What every pairing takes and gives, and what pairings share: row keys and truncation."""
+"""What every pairing takes and gives, and what pairings share: row keys, target lengths, truncation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline import keys
 from pipeline.examples.documents import Documents
-from pipeline.examples.masking.draw import row_keys
-from pipeline.examples.ragged import I64
+from pipeline.examples.masking.candidates import row_keys
+from pipeline.examples.ragged import I64, Ragged, offsets_of, ranges
 from pipeline.keys import U64
 
 NO_LABEL = -1
 
 # What a row's random numbers are for: each use takes numbers of its own from the row's key.
 USE_SPLIT, USE_COIN, USE_DOCUMENT, USE_START, USE_TRUNCATE_A, USE_TRUNCATE_B, USE_RANK = range(1, 8)
+USE_SINGLE, USE_SHORT, USE_TARGET = range(8, 11)
 # And a document's; beyond every offset, which is what stands at that place in a row's key.
 DOCUMENT_SHORT, DOCUMENT_TARGET = 1 << 40, 2 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairConfig:
-    """How long rows are.
+    """How long rows are, and what pairings ask beside.
 
     Attributes:
         length: the most tokens of a row, special tokens included.
-        short_seq_prob: the share of documents whose rows aim at a shorter, random length.
+        short_seq_prob: the share of documents (of rows, for `electra`) that aim at a shorter, random length.
         seed: the dataset's.
+        random_prob: of `nsp`: how often B is a random text, where there is something that follows (BERT: .5).
+        swap_prob: of `sop`: how often the segments are swapped (ALBERT: .5).
+        single_prob: of `electra`: how often a row is one segment (ELECTRA: .1).
+        packing: of `packed`: best-fit or in-order.
     """
 
     length: int
     short_seq_prob: float
     seed: int
+    random_prob: float = 0.5
+    swap_prob: float = 0.5
+    single_prob: float = 0.1
+    packing: str = "best-fit"
 
     @property
     def max_tokens(self) -> int:
         """Room for text in `[CLS] A [SEP] B [SEP]`."""
         return self.length - 3
 
+    @property
+    def max_single(self) -> int:
+        """Room for text in `[CLS] A [SEP]`."""
+        return self.length - 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """Rows before they are assembled: two ranges of `Documents.tokens` each.
+    """Rows before they are assembled: ranges of `Documents.tokens`, one or more to a row, each followed by [SEP].
 
     Attributes:
-        document: int64 [R], index of the document that segment A, and the row's random numbers, come from.
-        offset: int32 [R], the corpus sentence of that document in which the row begins; rises within a document.
-        starts: int64 [R, 2], where A and B start in the tokens.
-        lengths: int64 [R, 2], tokens of A and B; B may have none.
+        document: int64 [R], index of the document that the first piece, and the row's random numbers, come from.
+        offset: int32 [R], the sentence of that document in which the row begins; two rows of a document never share it.
+        starts: int64 [P], where each piece starts in the tokens.
+        lengths: int64 [P], its tokens, at least one.
+        pieces: int64 [R + 1], where each row's pieces begin among all.
         pair_label: int8 [R], 0 or 1, or NO_LABEL.
         truncated: int64 [R], tokens of the row's own document that were cut away to make it fit.
-        foreign: int64 [R], tokens of B that belong to another document.
+        foreign: int64 [R], tokens of B that belong to another document, and stand in rows of its own beside.
+        paired: a second piece is segment B; else all pieces are segment A.
+        packed: each piece is a sequence of its own, `[CLS] … [SEP]`.
     """
 
     document: I64
     offset: npt.NDArray[np.int32]
     starts: I64
     lengths: I64
+    pieces: I64
     pair_label: npt.NDArray[np.int8]
     truncated: I64
     foreign: I64
+    paired: bool = False
+    packed: bool = False
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+    @property
+    def row_lengths(self) -> I64:
+        """Text tokens of each row: int64 [R]."""
+        return np.diff(offsets_of(self.lengths)[self.pieces])
+
+    @classmethod
+    def of_pairs(
+        cls,
+        *,
+        document: I64,
+        offset: npt.NDArray[np.int32],
+        starts: I64,
+        lengths: I64,
+        pair_label: npt.NDArray[np.int8],
+        truncated: I64,
+        foreign: I64 | None = None,
+    ) -> Segments:
+        """From segments A and B as columns of int64 [R, 2]; a B without tokens is none, and its row has no label."""
+        there = lengths > 0
+        return cls(
+            document=document,
+            offset=offset,
+            starts=starts[there],
+            lengths=lengths[there],
+            pieces=offsets_of(there.sum(axis=1)),
+            pair_label=np.where(there[:, 1], pair_label, NO_LABEL).astype(np.int8),
+            truncated=truncated,
+            foreign=np.zeros(len(starts), np.int64) if foreign is None else foreign,
+            paired=True,
+        )
+
+    @classmethod
+    def of_runs(cls, documents: Documents, rows: Ragged, packed: bool = False) -> Segments:
+        """From pieces of text that lose nothing.
+
+        Args:
+            documents: what the pieces are of.
+            rows: int64, for each row its pieces, as numbers of the sentences that they begin with; a piece ends where any
+                piece begins next. All sentences are in one piece.
+            packed: see `Segments`.
+        """
+        firsts = np.sort(rows.values)
+        ends = np.append(firsts[1:], len(documents.sentence_index))[np.searchsorted(firsts, rows.values)]
+        starts, heads = documents.sentence_offsets[rows.values], rows.values[rows.offsets[:-1]]
+        return cls(
+            document=documents.sentence_document[heads],
+            offset=documents.sentence_index[heads],
+            starts=starts,
+            lengths=documents.sentence_offsets[ends] - starts,
+            pieces=rows.offsets,
+            pair_label=np.full(len(rows), NO_LABEL, np.int8),
+            truncated=np.zeros(len(rows), np.int64),
+            foreign=np.zeros(len(rows), np.int64),
+            packed=packed,
+        )
 
 
 Pairing = Callable[[Documents, PairConfig], Segments]
@@ -73,15 +152,37 @@ def sentence_keys(documents: Documents, seed: int) -> U64:
     return row_keys(seed, documents.keys[documents.sentence_document], documents.sentence_index)
 
 
-def target_lengths(documents: Documents, config: PairConfig) -> I64:
+def target_lengths(documents: Documents, config: PairConfig, room: int) -> I64:
     """The number of tokens that each document's rows aim at: int64 [D].
 
-    `max_tokens`, or with `short_seq_prob` a number from 2 to that, drawn once a document
+    `room`, or with `short_seq_prob` a number from 2 to that, drawn once a document
     (google-research/bert, create_pretraining_data.py, create_instances_from_document).
     """
     short = keys.uniform(keys.derive(config.seed, documents.keys, DOCUMENT_SHORT)) < config.short_seq_prob
-    drawn = 2 + keys.below(keys.derive(config.seed, documents.keys, DOCUMENT_TARGET), config.max_tokens - 1)
-    return np.where(short, drawn.astype(np.int64), config.max_tokens)
+    drawn = 2 + keys.below(keys.derive(config.seed, documents.keys, DOCUMENT_TARGET), room - 1)
+    return np.where(short, drawn.astype(np.int64), room)
+
+
+def split_sentences(documents: Documents, room: int) -> Documents:
+    """The same documents with every sentence longer than `room` cut into parts of `room` tokens and a rest.
+
+    So that rows of whole sentences lose none (fairseq and SpanBERT leave such sentences out). Each part counts as a sentence from
+    then on: `sentence_index` of what follows in the document moves on by the number of cuts.
+    """
+    lengths = np.diff(documents.sentence_offsets)
+    if not len(lengths) or int(lengths.max()) <= room:
+        return documents
+    parts = -(-lengths // room)
+    part = ranges(np.zeros(len(parts)), parts)
+    borders = offsets_of(parts)
+    first = documents.document_offsets[documents.sentence_document]
+    moved = documents.sentence_index + (borders[:-1] - np.arange(len(parts))) - (borders[first] - first)
+    return replace(
+        documents,
+        sentence_offsets=np.append(np.repeat(documents.sentence_offsets[:-1], parts) + part * room, len(documents.tokens)),
+        sentence_index=(np.repeat(moved, parts) + part).astype(np.int32),
+        document_offsets=borders[documents.document_offsets],
+    )
 
 
 def truncate_pairs(starts: I64, lengths: I64, max_tokens: int, row: U64) -> tuple[I64, I64]:
