@@ -18,18 +18,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import IO, Any
 
-from pipeline import storage
+from pipeline.engines.processes import PARENT_PID, ending
 from pipeline.errors import BY_EXIT_CODE, ClozeError, Stopped, UsageError
-from pipeline.hashing import cache_directory
-from pipeline.job import EVENTS_FD, PARENT_PID, Job
+from pipeline.job import EVENTS_FD, Job
+from pipeline.job import LOGS as LOGS
+from pipeline.job import local_directory as local_directory
 from pipeline.stage import Build, Execution, Outcome, Stage, StageConfig
 
 GRACE_SECONDS = 25.0  # for a checkpoint after SIGTERM; Kubernetes and Prefect allow 30
 PEER_SECONDS = 5.0  # for the other ranks to notice that one has failed
-LOGS = "_logs"
 JOB = "job.json"  # in LOGS: how the stage was last begun, for `cloze resume`
 _QUIET = {
     "DO_NOT_TRACK": "1",
@@ -184,7 +183,9 @@ class _Ranks:
                 hint = "" if event["exit_code"] in BY_EXIT_CODE else f" (log: {self.logs})"
                 raise BY_EXIT_CODE.get(event["exit_code"], ClozeError)(event["error"] + hint)
             rank = self.first_failed if self.first_failed is not None else next(r for r, code in enumerate(codes) if code)
-            raise ClozeError(f"{self.job.stage} {_ending(rank, codes[rank])}; its output is in {self.logs / f'rank{rank}.log'}")
+            raise ClozeError(
+                f"{self.job.stage} rank {rank} {ending(codes[rank])}; its output is in {self.logs / f'rank{rank}.log'}"
+            )
         event = self.final.get(0, {})
         if "outcome" not in event:
             raise ClozeError(f"{self.job.stage} ended without a result; its output is in {self.logs / 'rank0.log'}")
@@ -194,21 +195,6 @@ class _Ranks:
     def _stopped_sentence(self) -> str:
         told = [event["error"] for event in self.final.values() if event.get("exit_code") == Stopped.exit_code]
         return told[0] if told else f"{self.job.stage} was stopped and saved a checkpoint; run again to go on"
-
-
-def _ending(rank: int, code: int) -> str:
-    if code < 0:
-        name = signal.Signals(-code).name
-        cause = ", perhaps for want of memory" if name == "SIGKILL" else ""
-        return f"rank {rank} was killed by {name}{cause}"
-    return f"rank {rank} ended with exit code {code}"
-
-
-def local_directory(path: str) -> Path:
-    """`path` if it is local, else a directory of ours for what cannot live on an object store (logs)."""
-    if storage.is_local(path):
-        return Path(storage.filesystem(path)[1])
-    return cache_directory() / "remote" / path.replace("://", "/").strip("/")
 
 
 def rank_environments(execution: Execution, count: int) -> list[dict[str, str]]:

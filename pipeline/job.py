@@ -11,25 +11,26 @@ writes one JSON object a line to the file descriptor in `CLOZE_EVENTS_FD`:
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
-import signal
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline import storage
+from pipeline.engines import faults
+from pipeline.engines.processes import die_with_parent
 from pipeline.errors import ClozeError
+from pipeline.hashing import cache_directory
 from pipeline.stage import Build, Execution, Outcome, Stage
 
 EVENTS_FD = "CLOZE_EVENTS_FD"
-PARENT_PID = "CLOZE_PARENT_PID"
-_PR_SET_PDEATHSIG = 1
+LOGS = "_logs"  # in the artifact's directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +67,11 @@ class Events:
         self.send({"progress": [done, total, unit, dict(figures)]})
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the one that started it dies, so that no stage outlives its run."""
-    parent = os.environ.get(PARENT_PID)
-    if parent is None or not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent):  # it died before we asked
-        os.kill(os.getpid(), signal.SIGKILL)
+def local_directory(path: str) -> Path:
+    """`path` if it is local, else a directory of ours for what cannot live on an object store (logs)."""
+    if storage.is_local(path):
+        return Path(storage.filesystem(path)[1])
+    return cache_directory() / "remote" / path.replace("://", "/").strip("/")
 
 
 def load(reference: str) -> Any:
@@ -92,7 +90,8 @@ def run(job: Job, stages: Mapping[str, str], events: Events) -> tuple[Outcome, C
         fingerprint=job.fingerprint,
         report=events.report,
     )
-    return stage.run(stage.config.model_validate(job.config), build), build.counters
+    with build.cleanup:
+        return stage.run(stage.config.model_validate(job.config), build), build.counters
 
 
 def main(stages: Mapping[str, str]) -> int:
@@ -107,12 +106,7 @@ def main(stages: Mapping[str, str]) -> int:
         return error.exit_code
     except OSError as error:
         traceback.print_exc()
-        events.send(
-            {
-                "error": f"{error.filename or 'input or output'}: {error.strerror or error}; mend it and run again",
-                "exit_code": 1,
-            }
-        )
+        events.send({"error": faults.os_sentence(error, "input or output") + " and run again", "exit_code": 1})
         return 1
     except Exception as error:
         traceback.print_exc()

@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import os
-import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -23,10 +21,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipeline import artifact, hashing, storage
 from pipeline.artifact import Manifest
 from pipeline.errors import DataError, UsageError, did_you_mean
+from pipeline.lock import LOCK as LOCK
+from pipeline.lock import locked
 
 SCRATCH = "_scratch"
 BUILDING = "_building.json"
-LOCK = "_lock"
 JOIN_SECONDS = 600.0  # how long other machines wait for the first one to begin
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
@@ -61,8 +60,10 @@ class Execution(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     workers: int = 1  # Beam worker processes
-    runner: str = "local"  # local | flink | any Beam runner's name
-    beam_options: tuple[str, ...] = ()  # passed to Beam as they are, such as --flink_master=HOST:8081
+    runner: str = "local"  # local | flink | another Beam runner's name
+    flink_master: str | None = None  # HOST:PORT of a Flink cluster; None: an embedded one
+    worker_pool: str = "localhost:50000"  # where the cluster's task managers find a worker pool, as each of them sees it
+    beam_options: tuple[str, ...] = ()  # passed to Beam as they are, such as --region=europe-west4
     processes: int = 1  # training processes on this machine
     nodes: int = 1  # machines that train together
     node_rank: int = 0
@@ -100,6 +101,8 @@ class Build:
     fingerprint: str
     report: Reporter = silent
     counters: Counter[str] = field(default_factory=Counter)
+    shared: dict[str, Any] = field(default_factory=dict)  # what the build's steps hold in common, such as an engine
+    cleanup: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # ends it; left when the stage ends
 
     @property
     def scratch(self) -> str:
@@ -228,9 +231,12 @@ def execute(
         if manifest.fingerprint == fingerprint:
             return Result(artifact=out, cached=True, seconds=time.perf_counter() - started, manifest=manifest)
     _claim(stage, out, fingerprint, force)
-    with _locked(out):
-        build = Build(path=out, inputs=dict(inputs), execution=execution, fingerprint=fingerprint, report=report)
-        outcome = stage.run(config, build)
+    with locked(out) as still_ours:
+        # workers stand elsewhere: no path may depend on where this process stands
+        places = {name: storage.absolute(path) for name, path in inputs.items()}
+        build = Build(path=storage.absolute(out), inputs=places, execution=execution, fingerprint=fingerprint, report=report)
+        with build.cleanup:
+            outcome = stage.run(config, build)
         storage.remove(build.scratch)
         _remove_torn_files(out)
         manifest = artifact.Manifest(
@@ -249,6 +255,7 @@ def execute(
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             packages=artifact.package_versions(),
         )
+        still_ours()
         artifact.write_manifest(out, manifest)
         storage.remove(storage.join(out, BUILDING))
     return Result(artifact=out, cached=False, seconds=manifest.seconds, manifest=manifest)
@@ -309,7 +316,7 @@ def _claim(stage: Stage, out: str, fingerprint: str, force: bool) -> None:
             raise UsageError(
                 f"{out} holds checkpoints of a run with other settings; use another directory, or --force to drop them"
             )
-        with _locked(out):
+        with locked(out):
             for name in storage.list_files(out):
                 if name != LOCK:
                     storage.remove(storage.join(out, name))
@@ -326,30 +333,3 @@ def _read_building(path: str) -> dict[str, Any] | None:
     except ValueError as error:
         raise DataError(f"{path} is damaged; remove its directory") from error
     return content if isinstance(content, dict) else {}
-
-
-@contextlib.contextmanager
-def _locked(out: str) -> Iterator[None]:
-    """Hold `out` for this process. The system releases the lock of a killed process, so none ever goes stale."""
-    if not storage.is_local(out):
-        yield
-        return
-    import fcntl
-
-    _, inner = storage.filesystem(out)
-    os.makedirs(inner, exist_ok=True)
-    name = os.path.join(inner, LOCK)
-    with open(name, "a+", encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            handle.seek(0)
-            raise UsageError(
-                f"{out} is being built by {handle.read().strip() or 'another process'}; wait for it or stop it"
-            ) from error
-        handle.truncate(0)
-        handle.write(f"process {os.getpid()} on {socket.gethostname()}")
-        handle.flush()
-        yield
-        with contextlib.suppress(OSError):
-            os.unlink(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 
 from pipeline.job import main
@@ -13,4 +15,8 @@ STAGES = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main(STAGES))
+    code = main(STAGES)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a runner's threads, waiting for a worker or a job server that has gone, would keep the process for minutes

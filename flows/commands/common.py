@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from pipeline.stage import Result
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line of standard output.")
 runner_options = (
-    click.option("--workers", type=click.IntRange(min=1), help="Beam worker processes."),
-    click.option("--runner", help="local, or the name of a Beam runner such as FlinkRunner."),
+    click.option("--workers", type=click.IntRange(min=1), help="Beam workers that share the work."),
+    click.option("--runner", help="local, flink, or another Beam runner's name, such as SparkRunner (docs/engines.md)."),
+    click.option("--flink-master", metavar="HOST:PORT", help="A Flink cluster's REST address; without it, Flink is embedded."),
+    click.option("--worker-pool", metavar="HOST:PORT", help="Where each task manager finds its worker pool (localhost:50000)."),
     click.option("--beam-option", "beam_options", multiple=True, metavar="--NAME=VALUE", help="Passed to Beam as it is."),
 )
+RUNNER_NAMES = ("workers", "runner", "flink_master", "worker_pool", "beam_options")  # of `runner_options`
 
 
 def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -53,8 +59,15 @@ def run_stage(
     settings: tuple[str, ...],
     force: bool,
     as_json: bool,
+    more: Callable[[Result], dict[str, Any]] | None = None,
+    **runner: Any,
 ) -> None:
-    """Make one artifact as the user asked, and tell what came of it."""
+    """Make one artifact as the user asked, and tell what came of it.
+
+    Args:
+        more: tells more of the result, and gives it as JSON.
+        runner: those `runner_options` that a verb just passes on.
+    """
     from flows import config as configs
     from flows import dag, stages, terminal
     from flows.cli import emit
@@ -66,7 +79,7 @@ def run_stage(
         configs.apply_override(merged, f"{name}.{setting}")
     screen = terminal.console()
     config = parse_config(stage.config, merged[name], name)
-    how = parse_config(Execution, execution, "run")
+    how = parse_config(Execution, {**execution, **given(**runner)}, "run")
     paths = {key: path for key, path in inputs.items() if path is not None}
     with terminal.StageDisplay(name, screen) as display:
         if how.node_rank > 0:
@@ -74,5 +87,6 @@ def run_stage(
             return
         result = execute(stage, config, paths, out, execution=how, force=force, report=display)
     screen.print(terminal.done_line(result) + f"  [dim]{result.artifact}[/]")
+    told = more(result) if more else {}
     if as_json:
-        emit(dag.result_json(result))
+        emit({**dag.result_json(result), **told})

@@ -1,4 +1,4 @@
-"""How a Beam pipeline is run: from `Execution`, the options; from a list of work units, a pipeline.
+"""How work is spread: from a list of work units, a Beam pipeline, which an engine runs.
 
 Every job here is a sequence of *fan-outs*: a list of small JSON-like work units, a function that does one unit
 and writes its heavy bytes to storage, and small results that come back. The function must be idempotent
@@ -8,58 +8,69 @@ and writes its heavy bytes to storage, and small results that come back. The fun
 from __future__ import annotations
 
 import json
+import logging
+import os
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline import storage
+from pipeline.engines import faults
+from pipeline.engines.base import Engine, Lost, open_engine
+from pipeline.engines.worker import tell_unit
 from pipeline.errors import BY_EXIT_CODE, ClozeError
-from pipeline.stage import Build, Execution
+from pipeline.stage import Build
 
 POLL_SECONDS = 0.5
+REMOTE_POLL_SECONDS = 3.0  # listings are billed
+RESULT_THREADS = 16
+_LOGGER = logging.getLogger(__name__)
 IDLE = ""  # the name of a unit that is nothing to do
-
-
-def pipeline_options(execution: Execution, units: int) -> PipelineOptions:
-    """Beam's options. `local` is one process, or up to `workers` processes of Beam's own local runner, never more than units."""
-    if execution.runner == "local":
-        flags = ["--runner=FnApiRunner"]
-        workers = min(execution.workers, units)
-        if workers > 1:
-            flags += ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}"]
-    else:
-        flags = [f"--runner={execution.runner}"]
-    return PipelineOptions([*flags, *execution.beam_options])
 
 
 class _Unit(beam.DoFn):  # type: ignore[misc]
     """Does one unit, unless its result file says that an earlier try did; the result file is written last."""
 
-    def __init__(self, function: Callable[[Any], dict[str, Any]], results: str) -> None:
-        self.function, self.results = function, results
+    def __init__(self, function: Callable[[Any], dict[str, Any]], results: str, directory: str) -> None:
+        self.function, self.results, self.directory = function, results, directory
+
+    def setup(self) -> None:
+        """Stand where the stage stands, if this machine has the place, so that relative paths in a config mean the same."""
+        if os.getcwd() != self.directory and os.path.isdir(self.directory):
+            os.chdir(self.directory)
 
     def process(self, element: tuple[str, Any]) -> Iterable[None]:
         name, unit = element
         if name == IDLE:
             return ()
-        result_file = storage.join(self.results, f"{name}.json")
-        if not storage.exists(result_file):
-            try:
-                result: dict[str, Any] = {"result": self.function(unit)}
-            except ClozeError as error:  # a user's fault is told as one, not as a worker's crash and its retries
-                result = {"error": str(error), "exit_code": error.exit_code}
-            storage.write_bytes(result_file, json.dumps(result).encode())
+        tell_unit(name)
+        try:
+            result_file = storage.join(self.results, f"{name}.json")
+            if not storage.exists(result_file):
+                try:
+                    result: dict[str, Any] = {"result": self.function(unit)}
+                except ClozeError as error:  # a user's fault is told as one, not as a worker's crash and its retries
+                    result = {"error": str(error), "exit_code": error.exit_code}
+                storage.write_bytes(result_file, json.dumps(result).encode())
+        except Exception as error:
+            _LOGGER.exception("unit %s failed", name)
+            raise UnitFailed(faults.mark(faults.sentence(name, error))) from error
         return ()
+
+
+class UnitFailed(Exception):
+    """A unit could not be done, by no fault of the user's: engines may try again. Its text holds a sentence in marks."""
 
 
 def dealt(units: list[tuple[str, Any]], weights: list[float], workers: int) -> list[tuple[str, Any]]:
     """The units in an order that gives each worker equal work.
 
-    Beam's local runner deals element i to worker i modulo their number, whatever they weigh. So the units are shared out
-    first, the heaviest first and each to the lightest worker, and the shorter hands are filled up with idle elements.
+    Beam's local runner and Flink deal element i to worker i modulo their number, whatever they weigh. So the units are shared
+    out first, the heaviest first and each to the lightest worker, and the shorter hands are filled up with idle elements. For
+    engines that give a worker its next element when it is ready (one hand here), the heaviest simply come first.
     """
     hands: list[list[tuple[str, Any]]] = [[] for _ in range(max(1, min(workers, len(units))))]
     loads = [0.0] * len(hands)
@@ -98,26 +109,56 @@ def fan_out(
     results = storage.join(build.scratch, step)
     storage.make_dirs(results)
     weight = dict(zip((name for name, _ in units), weights or [1.0] * len(units), strict=True))
-    done = {name for name, _ in units if storage.exists(storage.join(results, f"{name}.json"))}
-    todo = [unit for unit in units if unit[0] not in done]
     total = sum(weight.values())
-    if todo:
-        with _watch(build, results, weight, total, unit_name):
-            options = pipeline_options(build.execution, len(todo))
-            elements: list[tuple[str, Any]] = todo
-            if build.execution.runner == "local":
-                elements = dealt(todo, [weight[name] for name, _ in todo], build.execution.workers)
-            with beam.Pipeline(options=options) as p:
-                _ = p | beam.Create(elements, reshuffle=True) | beam.ParDo(_Unit(function, results))
+    attempt = 0
+    while todo := _not_done(results, units):
+        engine = open_engine(build)
+        elements = dealt(todo, [weight[name] for name, _ in todo], engine.hands)
+        try:
+            with _watch(build, results, weight, total, unit_name):
+                _run(engine, elements, _Unit(function, results, os.getcwd()), len(todo), step)
+        except Lost as error:
+            attempt += 1
+            if attempt > engine.retries:
+                raise
+            _LOGGER.warning("try %d of %d to do what is left: %s", attempt, engine.retries, error)
+        else:
+            break
     build.report(total, total, unit_name, {"step": step})
     collected = []
-    for name, _ in units:
-        content = json.loads(storage.read_text(storage.join(results, f"{name}.json")))
+    for (name, _), text in zip(units, _read_results(results, [name for name, _ in units]), strict=True):
+        content = json.loads(text)
         if "error" in content:
             storage.remove(storage.join(results, f"{name}.json"))
             raise BY_EXIT_CODE.get(content["exit_code"], ClozeError)(content["error"])
         collected.append(content["result"])
     return collected
+
+
+def _not_done(results: str, units: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    done = {name.removesuffix(".json") for name in storage.list_files(results)}
+    return [unit for unit in units if unit[0] not in done]
+
+
+def _run(engine: Engine, elements: list[tuple[str, Any]], work: _Unit, units: int, step: str) -> None:
+    def construct(pipeline: beam.Pipeline) -> None:
+        _ = pipeline | beam.Create(elements, reshuffle=True) | beam.ParDo(work)
+
+    try:
+        engine.run(construct, units, step)
+    except ClozeError:
+        raise
+    except Exception as error:
+        told = faults.marked(str(error))
+        if told is None:
+            raise
+        raise ClozeError(f"{told}; run again to go on: what is finished is kept") from error
+
+
+def _read_results(results: str, names: list[str]) -> list[str]:
+    """The result files' text, many at a time: a store answers each in its own good time."""
+    with ThreadPoolExecutor(RESULT_THREADS) as pool:
+        return list(pool.map(lambda name: storage.read_text(storage.join(results, f"{name}.json")), names))
 
 
 class _watch:
@@ -138,6 +179,7 @@ class _watch:
     def _run(self) -> None:
         build, results, weight, total, unit_name = self._args
         step = results.rsplit("/", 1)[-1]
-        while not self._ended.wait(POLL_SECONDS):
+        seconds = POLL_SECONDS if storage.is_local(results) else REMOTE_POLL_SECONDS
+        while not self._ended.wait(seconds):
             names = (name.removesuffix(".json") for name in storage.list_files(results))
             build.report(sum(weight.get(name, 0.0) for name in names), total, unit_name, {"step": step})

@@ -1,0 +1,78 @@
+"""Beam's own runner: one worker in this process, or several in processes of their own.
+
+The processes come from our worker pool rather than from Beam's `multi_processing` mode. That one waits for ever when a worker
+is killed; here the death of a worker ends the pipeline with a sentence that names it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.transforms.environments import ExternalEnvironment
+
+from pipeline.engines.base import Engine
+from pipeline.engines.pool import WorkerPool
+from pipeline.stage import Execution
+
+POLL_SECONDS = 0.1
+
+
+class LocalEngine:
+    """See `Engine`."""
+
+    retries = 0
+
+    def __init__(self, execution: Execution) -> None:
+        self.hands = execution.workers
+        self._options = execution.beam_options
+        self._stack = ExitStack()
+        self._pool: WorkerPool | None = None  # started when it is wanted
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._stack.__exit__(kind, error, trace)
+
+    def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
+        workers = min(self.hands, units)
+        if workers <= 1:
+            with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(self._options))) as pipeline:
+                construct(pipeline)
+            return
+        if self._pool is None:
+            self._pool = self._stack.enter_context(WorkerPool())
+        # The runner warns that it knows of no mode for so many workers; that they are processes follows from the environment.
+        options = PipelineOptions([f"--direct_num_workers={workers}", *self._options])
+        runner = FnApiRunner(default_environment=ExternalEnvironment(self._pool.address))
+        pipeline = beam.Pipeline(runner=runner, options=options)
+        construct(pipeline)
+        _run_watched(pipeline, self._pool)
+
+
+def _run_watched(pipeline: Any, pool: WorkerPool) -> None:
+    """Run in a thread, so that the death of a worker, which the runner does not notice, can end the wait for it."""
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            pipeline.run().wait_until_finish()
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="cloze-beam", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(POLL_SECONDS)
+        pool.raise_if_dead()
+    if failure:
+        raise failure[0]

@@ -1,0 +1,198 @@
+"""A worker pool: starts Beam's Python workers where an engine asks for them (Beam's EXTERNAL environment).
+
+In the stage's process it serves the local and the embedded engines. As a program, beside each Flink task manager:
+
+    python -m pipeline.engines.pool --address HOST:PORT
+
+Beam's own `worker_pool_main` starts whichever `python` comes first in PATH, writes the workers' output to a pipe that nobody
+reads (a worker that says more than 64 KiB stops for ever), and does not notice a worker that dies. This one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
+
+from pipeline.engines.base import Lost
+from pipeline.engines.processes import die_with_parent, ending
+from pipeline.errors import UsageError
+
+STOP_SECONDS = 5.0  # between SIGTERM and SIGKILL
+START_SECONDS = 60.0
+NEWS_SECONDS = 0.3  # within which a pool knows of a death
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Worker:
+    """A worker process, and the file in which it notes the unit it is at."""
+
+    number: int
+    unit_file: Path
+    pid: int = 0
+    code: int | None = None
+    unwanted: bool = False  # it was told to stop
+    started: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def death(self) -> str:
+        """A sentence's subject and verb: which worker, how it ended, and what it was doing."""
+        unit = ""
+        with suppress(OSError):
+            unit = self.unit_file.read_text(encoding="utf-8")
+        at = f" while it did {unit}" if unit else ""
+        return f"worker {self.number} (process {self.pid}) {ending(self.code or 0)}{at}"
+
+
+class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type: ignore[misc]
+    """Serves at `address` while it is entered. `deaths` tells of workers that died though nobody had stopped them."""
+
+    def __init__(self, address: str = "127.0.0.1:0") -> None:
+        self.address = address
+        self.deaths: list[str] = []
+        self._workers: dict[str, Worker] = {}
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> WorkerPool:
+        self._directory = tempfile.TemporaryDirectory(prefix="cloze-pool-", ignore_cleanup_errors=True)
+        # The port is ours alone: with gRPC's default, two pools on one port would share its calls at random.
+        self._server = grpc.server(ThreadPoolExecutor(max_workers=16), options=[("grpc.so_reuseport", 0)])
+        beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(self, self._server)
+        try:
+            port = self._server.add_insecure_port(self.address)
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise UsageError(f"the worker pool cannot listen at {self.address}; choose another address, or end who holds it")
+        self.address = f"{self.address.rpartition(':')[0]}:{port}"
+        self._nursery = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.engines.worker", self._directory.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._listener = threading.Thread(target=self._listen, name="cloze-pool", daemon=True)
+        self._listener.start()
+        self._server.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.stop(0)
+        with self._lock:
+            workers = dict(self._workers)
+        self._stop(workers, STOP_SECONDS if error is None else 0)
+        assert self._nursery.stdin is not None
+        with suppress(OSError):
+            self._nursery.stdin.close()
+        try:
+            self._nursery.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._nursery.kill()
+            self._nursery.wait()
+        self._listener.join()
+        self._directory.cleanup()
+
+    def raise_if_dead(self) -> None:
+        """Raises: Lost: a worker has died since the last call."""
+        if self.deaths:
+            deaths, self.deaths = self.deaths, []
+            raise Lost(f"{deaths[0]}; run again to go on: what is finished is kept")
+
+    def StartWorker(self, request: Any, context: Any) -> Any:
+        with self._lock:
+            number, self._count = self._count, self._count + 1
+            worker = Worker(number=number, unit_file=Path(self._directory.name) / f"unit-{number}")
+            self._workers[request.worker_id] = worker
+        url = request.control_endpoint.url
+        self._ask({"start": request.worker_id, "control": url, "unit_file": str(worker.unit_file)})
+        if not worker.started.wait(START_SECONDS):
+            return beam_fn_api_pb2.StartWorkerResponse(error=f"no worker started within {START_SECONDS:g} seconds")
+        _LOGGER.info("worker %d is process %d, for %s", number, worker.pid, url)
+        return beam_fn_api_pb2.StartWorkerResponse()
+
+    def StopWorker(self, request: Any, context: Any) -> Any:
+        worker = self._workers.get(request.worker_id)  # none that has ended by itself
+        if worker is not None:
+            self._stop({request.worker_id: worker}, STOP_SECONDS)
+        return beam_fn_api_pb2.StopWorkerResponse()
+
+    def _ask(self, request: dict[str, Any]) -> None:
+        with suppress(OSError), self._lock:  # its death is told by the listener
+            assert self._nursery.stdin is not None
+            self._nursery.stdin.write(json.dumps(request).encode() + b"\n")
+            self._nursery.stdin.flush()
+
+    def _listen(self) -> None:
+        """What the nursery says, until it ends."""
+        assert self._nursery.stdout is not None
+        for line in self._nursery.stdout:
+            event = json.loads(line)
+            if "started" in event:
+                worker = self._workers[event["started"]]
+                worker.pid = event["pid"]
+                worker.started.set()
+            else:
+                self._note_end(self._workers.pop(event["ended"]), event["code"])
+        code = self._nursery.wait()
+        for worker in self._workers.values():
+            self._note_end(worker, code)
+
+    def _note_end(self, worker: Worker, code: int) -> None:
+        worker.code = code
+        if code and not worker.unwanted:
+            self.deaths.append(worker.death())
+            _LOGGER.error("%s", self.deaths[-1])
+        worker.unit_file.unlink(missing_ok=True)
+        worker.ended.set()
+
+    def _stop(self, workers: dict[str, Worker], grace: float) -> None:
+        """Let workers that have nothing left to do end by themselves for half of the time, then SIGTERM, then SIGKILL."""
+        living = {name: worker for name, worker in workers.items() if not worker.ended.is_set()}
+        for worker in living.values():
+            worker.unwanted = True
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            for name, worker in living.items():
+                if number is not None and not worker.ended.is_set():
+                    self._ask({"signal": name, "number": int(number)})
+            deadline = time.monotonic() + (grace / 2 if number != signal.SIGKILL else STOP_SECONDS)
+            for worker in living.values():
+                worker.ended.wait(max(0.0, deadline - time.monotonic()))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.engines.pool", description="Start Beam workers on request.")
+    parser.add_argument("--address", default="localhost:50000", help="HOST:PORT to listen at (default: %(default)s)")
+    address = parser.parse_args(arguments).address
+    die_with_parent()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s pool %(levelname)s: %(message)s")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        with WorkerPool(address) as pool:
+            _LOGGER.info("listening at %s", pool.address)
+            stop.wait()
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
