@@ -1,4 +1,4 @@
-"""Training speed in tokens a second, against what users would run instead.
+"""What the trainer costs: training speed in tokens a second, beside a bare loop of the same model.
 
     python -m benchmarks.train --model bert-tiny --vocab-size 8192 [--precision bf16] [--rounds 5] [--processes 2] [--compile]
 
@@ -7,10 +7,10 @@ In one process, in alternation (these machines drift by a third from minute to m
     loader         the collator alone: sampler, memory map, masks, padding
     cloze          a step of our trainer: DeepSpeed engine, global counts, checks, figures
     bare           the same model and optimizer in a plain torch loop, the same batches
-    transformers   Hugging Face's BertForPreTraining with its own losses (a head at every position), the same batches
 
 and with --processes N a whole run of N ranks at ZeRO 1, with one thread each where the machine has N cores.
-Rows are synthetic and all of full length; speed does not depend on what the tokens are.
+What the model is worth beside transformers' own, `benchmarks.model` measures. Rows are synthetic and all of full length; speed
+does not depend on what the tokens are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from model.presets import model_config
 from model.train.config import PretrainConfig
 from model.train.distributed import join
 from model.train.optimizers import adamw, parameter_groups
-from model.train.precision import autocast, resolve
+from model.train.precision import resolve
 from model.train.scoring import Scoring
 from pipeline.stage import Execution
 from tests.model.dataset_fixture import write_dataset
@@ -70,42 +70,6 @@ def bare(config: PretrainConfig, precision: str, compiled: bool) -> Step:
         loss, *_ = scoring(batch, torch.tensor([max(1, n) for n in scoring.targets(batch)], dtype=torch.float32))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(scoring.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
-
-
-def transformers(config: PretrainConfig, precision: str) -> Step:
-    """Hugging Face's model, trained as its documentation says."""
-    from transformers import BertConfig, BertForPreTraining
-
-    shape = config.model
-    model = BertForPreTraining(
-        BertConfig(
-            vocab_size=shape.vocab_size,
-            hidden_size=shape.hidden_size,
-            num_hidden_layers=shape.num_hidden_layers,
-            num_attention_heads=shape.num_attention_heads,
-            intermediate_size=shape.intermediate_size,
-        )
-    )
-    model.train()
-    optimizer = adamw(parameter_groups(model, 0.01), config)
-
-    def step(batch: Batch) -> None:
-        labels = torch.full_like(batch["input_ids"], -100)
-        labels.view(-1)[batch["masked_positions"]] = batch["masked_labels"]
-        with autocast(precision, "cpu"):  # type: ignore[arg-type]
-            loss = model(
-                input_ids=batch["input_ids"],
-                attention_mask=batch["attention_mask"].long(),
-                token_type_ids=batch["token_type_ids"],
-                labels=labels,
-                next_sentence_label=batch["pair_labels"],
-            ).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -167,7 +131,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30, help="of a whole run")
     parser.add_argument("--threads", type=int, help="of each process; by default the cores divided by the processes")
     parser.add_argument("--compile", action="store_true", help="also the compiled trainer")
-    parser.add_argument("--no-transformers", action="store_true")
     options = parser.parse_args()
 
     model = model_config(options.model, vocab_size=options.vocab_size)
@@ -189,8 +152,6 @@ def main() -> None:
             for start in range(0, 512, options.batch)
         ]
         variants = {"bare": bare(config, precision, False), "cloze": cloze(config, precision, False)}
-        if not options.no_transformers:
-            variants["transformers"] = transformers(config, precision)
         if options.compile:
             variants["cloze compiled"] = cloze(config, precision, True)
         speeds = measure(variants, batches, options.rounds, options.seconds)

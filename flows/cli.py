@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
+import keyword
 import signal
 import sys
 import traceback
@@ -31,6 +32,7 @@ COMMANDS = {
     "finetune": "train",
     "evaluate": "train",
     "export": "infer",
+    "import": "infer",
     "fill-mask": "infer",
     "fetch": "fetch",
     "ui": "ui",
@@ -47,7 +49,8 @@ class Verbs(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"flows.commands.{COMMANDS[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        name = cmd_name.replace("-", "_") + "_" * keyword.iskeyword(cmd_name)  # a function cannot be called `import`
+        command: click.Command = getattr(module, name)
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -81,6 +84,7 @@ def _interrupt(*_: object) -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 done, 2 usage, 3 data, 4 stopped with a checkpoint, 1 anything else."""
+    from pipeline.engines.faults import os_sentence
     from pipeline.errors import ClozeError
 
     given = sys.argv[1:] if arguments is None else arguments
@@ -99,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ClozeError as error:
         return _fail(str(error), error.exit_code, debug)
     except OSError as error:
-        return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1, debug)
+        return _fail(os_sentence(error, "input or output"), 1, debug)
     except Exception as error:
         return _fail(f"{type(error).__name__}: {error} (a fault of Cloze's own; --debug shows where)", 1, debug)
 

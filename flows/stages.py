@@ -36,6 +36,7 @@ TABLE: dict[str, Row] = {
 # Steps that are no part of the DAG: they read a checkpoint and answer at once.
 TOOLS: dict[str, Row] = {
     "export": Row("model.hub.export:STAGE", "model.worker"),
+    "import": Row("model.hub.imports:STAGE", "model.worker"),
     "fill-mask": Row("model.infer.fill_mask:STAGE", "model.worker"),
 }
 

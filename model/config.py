@@ -91,6 +91,11 @@ class ModelConfig(BaseModel):
         """What the family trains on by itself: names in `model.objectives.OBJECTIVES`, for a dataset with that pair task."""
         return ("mlm",) if pair_task is None else ("mlm", pair_task)
 
+    def taught_objectives(self, teacher: ModelConfig) -> tuple[str, ...]:
+        """What it trains on beside a teacher of that config. Families that learn from none have nothing to add."""
+        del teacher
+        return self.own_objectives(None)
+
     def loss_weights(self) -> Mapping[str, float]:
         """How much each objective counts in the loss; 1 for those that are not named."""
         return {}

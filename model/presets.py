@@ -8,6 +8,8 @@
     electra-small, electra-base, electra-large      Clark et al., "ELECTRA", 2020, Table 6
     distilbert-base                                 Sanh et al., "DistilBERT", 2019, Table 3
     ltr-base                                        Devlin et al., Table 5
+    longformer-base, longformer-large               Beltagy et al., "Longformer", 2020, section 5
+    modern-base, modern-large                       Warner et al., "ModernBERT", 2024, Table 4
 
 Every family has a tiny one of 2 layers and 128, to try things on. Parameter counts are those of the paper's own vocabulary (30,522
 pieces for BERT, 50,265 for RoBERTa, 30,000 for ALBERT, 28,996 for SpanBERT), pretraining heads included where the text says nothing
@@ -24,7 +26,9 @@ from model.families import FAMILIES, config_class
 from model.families.albert_config import AlbertConfig
 from model.families.distilbert_config import DistilBertConfig
 from model.families.electra_config import ElectraConfig
+from model.families.longformer_config import LongformerConfig
 from model.families.ltr_config import LtrConfig
+from model.families.modern_config import ModernConfig
 from model.families.roberta_config import RobertaConfig
 from model.families.spanbert_config import SpanBertConfig
 from pipeline.errors import UsageError, did_you_mean
@@ -198,11 +202,42 @@ def ltr_base() -> ModelConfig:
     return LtrConfig(**_size(12, 768))
 
 
+def longformer_tiny() -> ModelConfig:
+    """2 layers of 128 with windows of 64."""
+    return LongformerConfig(**_size(2, 128), attention_window=64)
+
+
+def longformer_base() -> ModelConfig:
+    """12 layers of 768, windows of 512, 4,096 positions: RoBERTa-base made longer, 148M parameters (section 5)."""
+    return LongformerConfig(**_size(12, 768))
+
+
+def longformer_large() -> ModelConfig:
+    """24 layers of 1024, windows of 512, 4,096 positions: RoBERTa-large made longer, 435M parameters (section 5)."""
+    return LongformerConfig(**_size(24, 1024))
+
+
+def modern_tiny() -> ModelConfig:
+    """2 layers of 128, one global and one local, with the feed-forward block half as wide again, as modern-base has it."""
+    return ModernConfig(num_hidden_layers=2, hidden_size=128, num_attention_heads=2, intermediate_size=192)
+
+
+def modern_base() -> ModelConfig:
+    """22 layers of 768, feed-forward 1,152, 12 heads; 149M parameters with 50,368 pieces (Table 4)."""
+    return ModernConfig()
+
+
+def modern_large() -> ModelConfig:
+    """28 layers of 1024, feed-forward 2,624, 16 heads; 395M parameters with 50,368 pieces (Table 4)."""
+    return ModernConfig(num_hidden_layers=28, hidden_size=1024, num_attention_heads=16, intermediate_size=2624)
+
+
 _FUNCTIONS = (
     bert_tiny, bert_mini, bert_small, bert_medium, bert_base, bert_large, bert_l3, bert_l6_a3, bert_l6, bert_l12_wide,
     roberta_tiny, roberta_base, roberta_large, albert_tiny, albert_base, albert_large, albert_xlarge, albert_xxlarge,
     spanbert_tiny, spanbert_base, spanbert_large, electra_tiny, electra_small, electra_base, electra_large,
-    distilbert_tiny, distilbert_base, ltr_tiny, ltr_base,
+    distilbert_tiny, distilbert_base, ltr_tiny, ltr_base, longformer_tiny, longformer_base, longformer_large,
+    modern_tiny, modern_base, modern_large,
 )  # fmt: skip
 MODELS: dict[str, Callable[[], ModelConfig]] = {function.__name__.replace("_", "-"): function for function in _FUNCTIONS}
 

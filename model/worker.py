@@ -12,6 +12,7 @@ STAGES = {
     "evaluate": "model.evaluate.stage:STAGE",
     "fill-mask": "model.infer.fill_mask:STAGE",
     "export": "model.hub.export:STAGE",
+    "import": "model.hub.imports:STAGE",
 }
 
 if __name__ == "__main__":

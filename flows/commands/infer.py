@@ -1,10 +1,12 @@
-"""`cloze export` and `cloze fill-mask`: what one does with a checkpoint."""
+"""`cloze export`, `cloze import` and `cloze fill-mask`: what one does with a checkpoint."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from flows.commands.common import json_option, run_stage
+from flows.commands.common import given, json_option, run_stage, stage_options
 
 
 @click.command()
@@ -15,6 +17,20 @@ from flows.commands.common import json_option, run_stage
 def export(checkpoint: str, out: str, force: bool, as_json: bool) -> None:
     """Export CHECKPOINT as a Hugging Face directory, and check that nothing changed on the way."""
     run_stage("export", {}, {"checkpoint": checkpoint}, {}, out=out, settings=(), force=force, as_json=as_json)
+
+
+@click.command("import")
+@click.argument("directory")
+@click.option(
+    "--as", "family", metavar="FAMILY", help="What it becomes, such as longformer or spanbert; by default what it is."
+)
+@click.option("--positions", type=click.IntRange(min=1), help="The longest row that the new family will read.")
+@click.option("--trust-pickle", is_flag=True, help="Read a pickle's tensors where there is no safetensors file.")
+@stage_options
+def import_(directory: str, family: str | None, positions: int | None, trust_pickle: bool, **how: Any) -> None:
+    """Make a checkpoint of the Hugging Face DIRECTORY, to pretrain further, fine-tune or distill."""
+    values = given(family=family, positions=positions, trust_pickle=trust_pickle or None)
+    run_stage("import", values, {"directory": directory}, {}, **how)
 
 
 @click.command("fill-mask")

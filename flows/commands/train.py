@@ -24,7 +24,10 @@ launch_options = (
 
 @click.command()
 @click.option("--dataset", required=True, metavar="DIR", help="A dataset artifact.")
-@click.option("--model", help="A preset such as bert-tiny, bert-mini, bert-base.")
+@click.option("--model", help="A preset such as bert-tiny, roberta-base, albert-large; by default the checkpoint's, or bert-base.")
+@click.option("--checkpoint", metavar="PATH", help="Go on from these weights: an imported or pretrained checkpoint.")
+@click.option("--teacher", metavar="PATH", help="What a distilbert learns from: a checkpoint or a Hugging Face directory.")
+@click.option("--objective", "objectives", metavar="NAME,…", help="What to train on, such as mlm,nsp; by default the model's own.")
 @click.option("--steps", type=int)
 @click.option("--global-batch", type=int, help="Sequences a step, over all processes.")
 @click.option("--learning-rate", type=float)
@@ -36,6 +39,9 @@ launch_options = (
 def pretrain(
     dataset: str,
     model: str | None,
+    checkpoint: str | None,
+    teacher: str | None,
+    objectives: str | None,
     steps: int | None,
     global_batch: int | None,
     learning_rate: float | None,
@@ -51,9 +57,9 @@ def pretrain(
     """Pretrain an encoder with DeepSpeed; goes on from the newest checkpoint in --out, if there is one."""
     values = given(
         model=model, steps=steps, global_batch=global_batch, learning_rate=learning_rate,
-        warmup_steps=warmup_steps, precision=precision, seed=seed,
+        warmup_steps=warmup_steps, precision=precision, seed=seed, objectives=objectives.split(",") if objectives else None,
     )  # fmt: skip
-    inputs = {"dataset": dataset}
+    inputs = {"dataset": dataset, "checkpoint": checkpoint, "teacher": teacher}
     run_stage("pretrain", values, inputs, given(**launch), out=out, settings=settings, force=force, as_json=as_json)
 
 

@@ -5,10 +5,13 @@ The masks lie beside the sequences in the dataset; here they are laid over them,
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from model.data.shards import Rows
+from pipeline.examples.ragged import offsets_of
 from pipeline.schema import NO_PAIR
 
 Batch = dict[str, torch.Tensor]
@@ -30,7 +33,9 @@ def collate(rows: Rows, *, pad: int, longest: int, fixed_predictions: int | None
     Returns:
         input_ids int64 [B, L] masked; attention_mask bool [B, L]; token_type_ids int64 [B, L]; masked_positions int64 [M],
         indices into the flattened B * L; masked_labels int64 [M], -100 for filler; pair_labels int64 [B], -100 for none.
-        M is a multiple of `PREDICTIONS`, or fixed; what is too many is filler.
+        M is a multiple of `PREDICTIONS`, or fixed; what is too many is filler. Of packed rows also sequence_starts, int32
+        [S + 1]: where each sequence of each row begins among the batch's real tokens (`input_ids[attention_mask]`, row
+        after row), and how many these are: what kernels of variable length call cu_seqlens. token_type_ids are then 0.
     """
     count = len(rows.lengths)
     padded = -(-int(rows.lengths.max()) // MULTIPLE) * MULTIPLE
@@ -47,7 +52,7 @@ def collate(rows: Rows, *, pad: int, longest: int, fixed_predictions: int | None
     if filler > 0:
         flat = np.concatenate([flat, np.zeros(filler, np.int64)])
         labels = np.concatenate([labels, np.full(filler, NO_PAIR, np.int64)])
-    arrays = {
+    arrays: dict[str, np.ndarray[Any, Any]] = {
         "input_ids": input_ids,
         "attention_mask": real,
         "token_type_ids": ((places >= rows.segment_start[:, None]) & real).astype(np.int64),
@@ -55,6 +60,11 @@ def collate(rows: Rows, *, pad: int, longest: int, fixed_predictions: int | None
         "masked_labels": labels,
         "pair_labels": rows.pair_labels,
     }
+    if rows.boundary_counts is not None:
+        starts = offsets_of(rows.lengths)
+        inside = np.repeat(starts[:-1], rows.boundary_counts) + rows.boundaries
+        arrays["sequence_starts"] = np.append(inside, starts[-1]).astype(np.int32)
+        arrays["token_type_ids"] = np.zeros_like(input_ids)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 

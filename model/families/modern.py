@@ -78,10 +78,9 @@ def build(config: ModelConfig) -> PretrainingModel:
     model = PretrainingModel(Encoder(embeddings, layers, _norm(config)), Decoder(head, config.vocab_size), pooler=head)
     initialize(model, config.initializer_range)
     with torch.no_grad():
-        for layer in layers:
-            for part in (layer.attention.output, layer.feed_forward.down):
-                part.weight.div_(math.sqrt(2 * config.num_hidden_layers))
-        head.dense.weight.div_(math.sqrt(2 * config.num_hidden_layers))
+        for name, parameter in model.named_parameters():
+            if name.endswith(("attention.output.weight", "feed_forward.down.weight", "pooler.dense.weight")):
+                parameter.div_(math.sqrt(2 * config.num_hidden_layers))
     return model
 
 

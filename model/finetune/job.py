@@ -13,10 +13,10 @@ from torch import Tensor
 
 from model import checkpoint
 from model.config import ModelConfig
-from model.families.ltr_config import LtrConfig
 from model.evaluate.metrics import score
 from model.evaluate.predictions import FILE as PREDICTIONS
 from model.evaluate.predictions import write_predictions
+from model.families.ltr_config import LtrConfig
 from model.finetune.config import FinetuneConfig
 from model.finetune.encode import Encoded, encode
 from model.finetune.hardware import Hardware, hardware_of
@@ -148,7 +148,9 @@ def starting_point(config: FinetuneConfig, build: Build) -> Start:
     if path is not None:
         loaded = checkpoint.load(path)
         state = None if config.from_scratch else loaded.state
-        return Start(model=_with_lstm(loaded.model, config.bilstm), state=state, tokenizer=loaded.tokenizer, dataset=loaded.dataset)
+        return Start(
+            model=_with_lstm(loaded.model, config.bilstm), state=state, tokenizer=loaded.tokenizer, dataset=loaded.dataset
+        )
     if not config.from_scratch:
         raise UsageError("finetune needs a checkpoint (found none); name one that `cloze pretrain` made, or set from_scratch")
     vocabulary = build.inputs.get("vocab")

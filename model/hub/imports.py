@@ -45,7 +45,7 @@ def run(config: ImportConfig, build: Build) -> Outcome:
     """Import; see `model.hub.importing.import_directory`.
 
     Returns:
-        summary: `checkpoint`; `family`; `parameters`; `initialized`, parameters of heads that the directory lacks; `left_out`,
+        summary: `checkpoint`; `family`; `parameters`; `initialized`, the heads that the directory lacks; `left_out`,
         its parameters that the family has no use for; `max_logit_difference`, the largest difference of any logit from what
         transformers computes from the directory: None where transformers is not installed, or the model became another.
     """
@@ -68,7 +68,7 @@ def run(config: ImportConfig, build: Build) -> Outcome:
         "checkpoint": CHECKPOINT,
         "family": found.model.family,
         "parameters": sum(tensor.numel() for tensor in found.state.values()),
-        "initialized": list(found.fresh),
+        "initialized": sorted({name.split(".", 1)[0] for name in found.fresh}),
         "left_out": list(found.left_out),
         "max_logit_difference": None if difference is None else difference.absolute,
     }

@@ -2,55 +2,64 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
+
+from model.layers.dropout import Dropout
 
 
 class Embeddings(nn.Module):
     """The sum of word, learned absolute position and segment embeddings (Devlin et al., 2019, Figure 2).
 
     Args:
+        size: E, the width of the embeddings.
+        max_positions: the longest L; 0: no position embeddings.
+        position_offset: rows of the position table before that of the first token (RoBERTa's: padding id + 1).
+        segments: how many; of one, the ids are not looked at. 0: no segment embeddings.
         norm: applied to the sum.
         dropout: share of the sum's values dropped while training.
+        projection: from E to the width of the layers, after the dropout (ALBERT, ELECTRA-small).
     """
 
     def __init__(
         self,
         vocab_size: int,
-        hidden_size: int,
+        size: int,
         *,
         max_positions: int,
         segments: int,
         norm: nn.Module,
         dropout: float,
+        position_offset: int = 0,
+        projection: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.word = nn.Embedding(vocab_size, hidden_size)
-        self.position = nn.Embedding(max_positions, hidden_size)
-        self.segment = nn.Embedding(segments, hidden_size)
+        self.position_offset = position_offset
+        self.word = nn.Embedding(vocab_size, size)
+        self.position = nn.Embedding(position_offset + max_positions, size) if max_positions else None
+        self.segment = nn.Embedding(segments, size) if segments else None
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
+        self.projection = projection
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Args: input_ids, token_type_ids: int64 [B, L], L at most `max_positions`. Returns: float [B, L, D]."""
-        position_LD = self.position.weight[: input_ids.shape[1]]
-        hidden: Tensor = self.norm(self.word(input_ids) + self.segment(token_type_ids) + position_LD)
-        dropped: Tensor = self.dropout(hidden)
-        return dropped
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        """The first hidden states, float [..., D]. Args: as for `unprojected`."""
+        hidden = self.unprojected(input_ids, token_type_ids, positions)
+        return hidden if self.projection is None else self.projection(hidden)
 
+    def unprojected(self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        """What the embeddings sum up to, normalised, float [..., E].
 
-def additive_mask(attention_mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """What to add to attention scores so that padding is not attended to.
-
-    The value -10000 is the reference program's (google-research/bert, modeling.py, `adder`): its exponential is
-    exactly 0 in fp32, it fits fp16 and bf16, and a row of nothing but padding stays finite, which -inf would not.
-
-    Args:
-        attention_mask: bool [B, L], true where there is a token; None: everywhere.
-
-    Returns:
-        `dtype` [B, 1, 1, L], broadcast over heads and queries; or None.
-    """
-    if attention_mask is None:
-        return None
-    return attention_mask.logical_not().to(dtype)[:, None, None, :] * -10000.0
+        Args:
+            input_ids, token_type_ids: int64 [B, L], or [T] of any arrangement.
+            positions: int64 of the same shape, each token's in its sequence, below `max_positions`; None: 0 to L - 1 in every row.
+        """
+        hidden: Tensor = self.word(input_ids)
+        if self.segment is not None:
+            one = self.segment.num_embeddings == 1
+            hidden = hidden + (self.segment.weight[0] if one else self.segment(token_type_ids))
+        if self.position is not None:
+            table, first = self.position.weight, self.position_offset
+            length = input_ids.shape[-1]
+            hidden = hidden + (table[first : first + length] if positions is None else self.position(positions + first))
+        normed: Tensor = self.dropout(self.norm(hidden))
+        return normed

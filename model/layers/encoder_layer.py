@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from model.layers.dropout import Dropout
+from model.layers.layout import Layout
+
 
 class EncoderLayer(nn.Module):
     """Attention and feed-forward, each with a residual, dropout, and a norm before it or after the sum.
@@ -11,8 +14,8 @@ class EncoderLayer(nn.Module):
     A family says where it normalises by the norms it passes; those it does not pass do nothing and own no parameters.
 
     Args:
-        attention: maps (hidden [B, L, D], bias) to [B, L, D].
-        feed_forward: maps [B, L, D] to [B, L, D].
+        attention: maps (hidden, layout) to the shape of hidden.
+        feed_forward: maps hidden to its shape.
         dropout: share of each block's output dropped before it is added, while training.
         attention_input_norm, feed_forward_input_norm: applied before the block (pre-norm).
         attention_norm, feed_forward_norm: applied to the sum after the block (post-norm, as in BERT).
@@ -36,11 +39,13 @@ class EncoderLayer(nn.Module):
         self.feed_forward_input_norm = feed_forward_input_norm or nn.Identity()
         self.feed_forward = feed_forward
         self.feed_forward_norm = feed_forward_norm or nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
-    def forward(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Args: hidden: float [B, L, D]; bias: as in `additive_mask`. Returns: float [B, L, D]."""
-        attended = self.attention(self.attention_input_norm(hidden), bias)
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        """Args: hidden: float [B, L, D], or [T, D] in a layout without padding; layout: by default rows without padding.
+        Returns: the same shape.
+        """
+        attended = self.attention(self.attention_input_norm(hidden), layout)
         hidden = self.attention_norm(hidden + self.dropout(attended))
         transformed = self.feed_forward(self.feed_forward_input_norm(hidden))
         output: Tensor = self.feed_forward_norm(hidden + self.dropout(transformed))

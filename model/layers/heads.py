@@ -1,4 +1,4 @@
-"""What sits on top of an encoder: the pooler, and the head that names masked tokens."""
+"""What sits on top of an encoder: the pooler, and the heads that name masked tokens."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from model.layers.activation import ACTIVATIONS
 
 
 class Pooler(nn.Module):
-    """One vector a sequence: a dense layer and tanh on the first position's state (google-research/bert, modeling.py)."""
+    """One vector a sequence: a dense layer and an activation on the first position's state.
 
-    def __init__(self, hidden_size: int) -> None:
+    The activation is tanh (google-research/bert, modeling.py) where a family does not say otherwise.
+    """
+
+    def __init__(self, hidden_size: int, activation: str = "tanh") -> None:
         super().__init__()
         self.dense = nn.Linear(hidden_size, hidden_size)
+        self.activation = ACTIVATIONS[activation]
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Args: hidden: float [B, L, D]. Returns: float [B, D]."""
-        return torch.tanh(self.dense(hidden[:, 0]))
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Args: hidden: float [B, L, D]; attention_mask: bool [B, L], for poolers that look for the last token.
+        Returns: float [B, D].
+        """
+        del attention_mask
+        return self.activation(self.dense(hidden[:, 0]))
 
 
 class MaskedLMHead(nn.Module):
@@ -26,18 +33,53 @@ class MaskedLMHead(nn.Module):
 
     The decoder's weight comes as an argument of `forward`, so that it has one owner, one name and one copy in a checkpoint;
     only the bias [V] lives here.
+
+    Args:
+        hidden_size: D, of the states.
+        size: E, of the word embeddings.
+        norm: over E.
     """
 
-    def __init__(self, hidden_size: int, vocab_size: int, *, activation: str, norm: nn.Module) -> None:
+    def __init__(self, hidden_size: int, size: int, vocab_size: int, *, activation: str, norm: nn.Module) -> None:
         super().__init__()
-        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.dense = nn.Linear(hidden_size, size)
         self.activation = ACTIVATIONS[activation]
         self.norm = norm
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Tensor:
-        """Args: hidden: float [M, D]; decoder_weight: float [V, D]. Returns: logits, float [M, V]."""
+        """Args: hidden: float [M, D]; decoder_weight: float [V, E]. Returns: logits, float [M, V]."""
         return functional.linear(self.norm(self.activation(self.dense(hidden))), decoder_weight, self.bias)
+
+
+class SpanBoundaryHead(nn.Module):
+    """Names a masked token from the states on both sides of its span and its place in it (Joshi et al., SpanBERT, 2020, 2.2).
+
+    Two layers, each dense, GELU and norm, on [left; right; position]; the decoder is the word embedding.
+
+    Args:
+        positions: how many places in a span have an embedding; what lies beyond has the last one's.
+        position_size: the width of these embeddings.
+    """
+
+    def __init__(
+        self, hidden_size: int, vocab_size: int, *, positions: int, position_size: int, activation: str, eps: float
+    ) -> None:
+        super().__init__()
+        self.position = nn.Embedding(positions, position_size)
+        self.first = nn.Linear(2 * hidden_size + position_size, hidden_size)
+        self.first_norm = nn.LayerNorm(hidden_size, eps=eps)
+        self.second = nn.Linear(hidden_size, hidden_size)
+        self.second_norm = nn.LayerNorm(hidden_size, eps=eps)
+        self.activation = ACTIVATIONS[activation]
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, left: Tensor, right: Tensor, place: Tensor, decoder_weight: Tensor) -> Tensor:
+        """Args: left, right: float [M, D]; place: int64 [M], from 0; decoder_weight: float [V, D]. Returns: logits [M, V]."""
+        position = self.position(place.clamp(max=self.position.num_embeddings - 1))
+        hidden = self.first_norm(self.activation(self.first(torch.cat([left, right, position], dim=-1))))
+        hidden = self.second_norm(self.activation(self.second(hidden)))
+        return functional.linear(hidden, decoder_weight, self.bias)
 
 
 def initialize(module: nn.Module, standard_deviation: float) -> None:
@@ -53,7 +95,8 @@ def initialize(module: nn.Module, standard_deviation: float) -> None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
-            nn.init.zeros_(part.bias)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ import math
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from model.layers.layout import begins
 from model.objectives import IGNORE, Batch, LossSum, Objective, Outputs
 from model.objectives.unmask import unmask
 
@@ -31,8 +32,10 @@ def count(batch: Batch) -> int:
 
 def _targets(batch: Batch) -> Tensor:
     """Which tokens are named from those before: all but the first of a sequence, bool [B, L - 1]."""
-    real = batch["attention_mask"][:, 1:]
-    return real & ~batch["sequence_starts"][:, 1:] if "sequence_starts" in batch else real
+    real = batch["attention_mask"]
+    if "sequence_starts" in batch:
+        real = real & ~begins(batch["sequence_starts"], real)
+    return real[:, 1:]
 
 
 OBJECTIVE = Objective(name="lm", score=score, count=count, chance=math.log)

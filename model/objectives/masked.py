@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from torch.nn.functional import cross_entropy
-
+from model.layers.cross_entropy import summed_cross_entropy
 from model.objectives import IGNORE, Batch, Detail, LossSum, Objective, Outputs
 
 
@@ -20,9 +19,8 @@ def masked_objective(
     """
 
     def score(outputs: Outputs, batch: Batch) -> LossSum:
-        logits, labels = outputs[logits_name].float(), batch["masked_labels"]
-        total = cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
-        right = (logits.detach().argmax(dim=-1) == labels).sum()
+        labels = batch["masked_labels"]
+        total, right = summed_cross_entropy(outputs[logits_name], labels)
         return LossSum(name=name, total=total, count=(labels != IGNORE).sum(), correct=right)
 
     def count(batch: Batch) -> int:

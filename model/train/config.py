@@ -25,7 +25,8 @@ class PretrainConfig(StageConfig):
     google-research/bert, run_pretraining.py and optimization.py), with warm-up and logging scaled to the run's length.
 
     Attributes:
-        model: a preset's name, a mapping of config values (with `preset` to start from one), or a `ModelConfig`.
+        model: a preset's name, a mapping of config values (with `preset` to start from one), or a `ModelConfig`; None: that of
+            the checkpoint to go on from, or BERT-base.
         steps: optimizer steps.
         global_batch: sequences a step, over all processes and micro-batches.
         objectives: names in `model.objectives.OBJECTIVES`; None: the model family's own, for the dataset at hand.
@@ -36,6 +37,8 @@ class PretrainConfig(StageConfig):
         weight_decay: decoupled, on matrices alone: not on biases and norms.
         clip: the gradient's greatest norm; 0: no clipping.
         seed: of weights, order and dropout.
+        dynamic: every epoch draws masks of its own, instead of going round the dataset's stored copies.
+        length_group: of a dataset in length bins, rows of one bin that follow each other; None: 32, at most global_batch.
         precision: bf16 is autocast over fp32 weights; auto takes it where the hardware multiplies it natively.
         evaluate_every: steps between held-out evaluations; None: a tenth of the steps. The last step is always evaluated.
         heldout_rows: the most held-out rows that are scored.
@@ -43,7 +46,7 @@ class PretrainConfig(StageConfig):
         max_skipped: steps in a row that may be skipped for a gradient that is not finite before training gives up.
     """
 
-    model: SerializeAsAny[ModelConfig] = Field(default_factory=lambda: model_config("bert-base"))
+    model: SerializeAsAny[ModelConfig] | None = None
     steps: int = Field(default=1_000_000, ge=1)
     global_batch: int = Field(default=256, ge=1)
     objectives: tuple[str, ...] | None = None
@@ -56,6 +59,8 @@ class PretrainConfig(StageConfig):
     weight_decay: float = Field(default=0.01, ge=0)
     clip: float = Field(default=1.0, ge=0)
     seed: int = Field(default=1, ge=0, lt=1 << 63)
+    dynamic: bool = False
+    length_group: int | None = Field(default=None, ge=1)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     evaluate_every: int | None = Field(default=None, ge=1)
     heldout_rows: int = Field(default=2048, ge=0)
@@ -64,8 +69,8 @@ class PretrainConfig(StageConfig):
 
     @field_validator("model", mode="before")
     @classmethod
-    def _named_model(cls, value: Any) -> ModelConfig:
-        return model_config(value)
+    def _named_model(cls, value: Any) -> ModelConfig | None:
+        return None if value is None else model_config(value)
 
     @field_validator("schedule")
     @classmethod
@@ -104,7 +109,8 @@ class PretrainConfig(StageConfig):
         """
         if self.learning_rate is not None:
             return self.learning_rate
-        return max(BASE_LEARNING_RATE, BASE_LEARNING_RATE * BASE_HIDDEN_SIZE / self.model.hidden_size)
+        width = BASE_HIDDEN_SIZE if self.model is None else self.model.hidden_size
+        return max(BASE_LEARNING_RATE, BASE_LEARNING_RATE * BASE_HIDDEN_SIZE / width)
 
     @property
     def warmup(self) -> int:

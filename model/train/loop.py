@@ -54,7 +54,8 @@ def run(config: PretrainConfig, build: Build) -> Outcome:
         world = join(build.execution)
         if world.first:
             build.report(0, config.steps, "steps", {"note": "reading the dataset, building the model, starting DeepSpeed"})
-        trainer = Trainer(config, build, prepare(config, build, world), stop)
+        setup = prepare(config, build, world)
+        trainer = Trainer(config.model_copy(update={"model": setup.model}), build, setup, stop)
         return trainer.run()
 
 
@@ -302,12 +303,15 @@ class Trainer:
         setup, progress, last = self.setup, self.progress, self.metrics.last()
         state.tidy(self.build.path)
         counted = replace(setup.heldout, shards=setup.train, rows=min(len(setup.train), UNIGRAM_ROWS))
-        baselines = {"unigram_entropy": None} | unigram_baselines(counted, setup.heldout, setup.model.vocab_size)
+        baselines: dict[str, float | None] = {"unigram_entropy": None}
+        if "mlm" in setup.scoring.names:  # they are of the masked tokens
+            baselines |= unigram_baselines(counted, setup.heldout, setup.model.vocab_size)
         speed = self._all_tokens / self._all_seconds if self._all_seconds else last.get("tokens_per_second")
         self.build.counters["steps/skipped"] += progress.skipped
         self.build.counters["steps/applied"] += progress.updates
         summary = {
             "steps": progress.step,
+            "objectives": list(setup.scoring.names),
             "loss": last.get("loss"),
             "first_loss": progress.first_loss,
             **{name: last.get(name) for name in ("heldout_loss", "heldout_accuracy", "heldout_perplexity")},

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from model.data.collate import Batch, blank
 from model.objectives import objectives, total_loss
 from model.train.precision import Precision, autocast
+from model.train.teacher import Teacher
 
 
 class Scoring(nn.Module):
@@ -27,6 +28,7 @@ class Scoring(nn.Module):
         compiled: run it through torch.compile, for batches of one fixed shape.
         device_type: what it will be compiled for.
         weights: of the objectives in the loss; 1 where one is not named.
+        teacher: whose answers to a batch the objectives see beside the model's.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Scoring(nn.Module):
         compiled: bool = False,
         device_type: str = "cpu",
         weights: Mapping[str, float] | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -44,11 +47,11 @@ class Scoring(nn.Module):
         self.precision = precision
         self.objectives = objectives(names)
         self.weights = dict(weights or {})
+        self.teacher = teacher
         self.detail_names: tuple[str, ...] = ()  # of what forward's third output holds; known after the first held-out batch
         self._train = self._loss
         if compiled:
-            # On a CPU inductor's own random numbers make dropout slower than it is without compiling; torch's are as fast as
-            # ever, and the same as without.
+            # On a CPU inductor's own random numbers make dropout slower than it is without compiling; torch's are as fast as ever.
             self._train = torch.compile(self._loss, dynamic=False, options={"fallback_random": device_type == "cpu"})
 
     def targets(self, batch: Batch) -> list[int]:
@@ -97,6 +100,8 @@ class Scoring(nn.Module):
     def _scored(self, batch: Mapping[str, Tensor], counts: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         with autocast(self.precision, counts.device.type):
             outputs: dict[str, Tensor] = self.model(batch)
+            if self.teacher is not None:
+                outputs |= self.teacher(batch)
         sums = [objective.score(outputs, batch) for objective in self.objectives]
         loss = total_loss(sums, {item.name: counts[number] for number, item in enumerate(sums)}, self.weights)
         summed = torch.stack([item.total.detach().double() for item in sums])

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from model import checkpoint, families
-from model.config import ModelConfig, for_dataset
+from model import checkpoint
+from model.config import ModelConfig
 from model.data.sampler import Sampler
 from model.data.shards import Shards, verify
+from model.data.training import training_order, training_shards
 from model.objectives import choose
 from model.train import sizing, state
 from model.train.config import PretrainConfig
@@ -18,6 +19,9 @@ from model.train.distributed import World
 from model.train.evaluate import HeldOut
 from model.train.precision import Precision, resolve
 from model.train.scoring import Scoring, freeze_unused
+from model.train.start import build as new_network
+from model.train.start import start
+from model.train.teacher import load_teacher
 from pipeline import keys, storage
 from pipeline.errors import DataError, UsageError
 from pipeline.schema import HELDOUT, TRAIN, DatasetInfo
@@ -46,6 +50,7 @@ class Setup:
     scoring: Scoring
     resumed: state.Resumed | None
     tokenizer: str
+    untrained: bool
     fixed_predictions: int | None
     notes: list[str] = field(default_factory=list)
 
@@ -56,7 +61,7 @@ class Setup:
     @property
     def expected_first_loss(self) -> float | None:
         """What guessing at random costs: ln V, and ln 2 for a pair task. Untrained weights must come near it."""
-        return self.scoring.chance(self.model.vocab_size)
+        return self.scoring.chance(self.model.vocab_size) if self.untrained else None
 
 
 def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
@@ -73,7 +78,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         raise UsageError(f"{build.path} is not on a local disk, where checkpoints must be renamed; train on one and copy")
     dataset = build.inputs["dataset"]
     world.first_decides(lambda: verify(dataset))
-    train = Shards(dataset, TRAIN)
+    train = training_shards(dataset, config.dynamic)
     if not len(train) or train.info is None:
         raise DataError(f"{dataset} has no training rows ({TRAIN}-*.arrow); make a dataset from more text")
     info = train.info
@@ -81,8 +86,11 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     tokenizer = storage.join(dataset, TOKENIZER)
     if not storage.is_dir(tokenizer):
         raise DataError(f"{tokenizer} is missing, so no checkpoint could be used; make the dataset again")
-    model = for_dataset(config.model, info)
-    names = choose(model, info, config.objectives)
+    path = build.inputs.get("teacher")
+    teacher = None if path is None else load_teacher(path, config.model, info, tokenizer)
+    begin = start(config.model, build.inputs.get("checkpoint"), info, tokenizer, teacher)
+    model = begin.model
+    names = choose(model, info, config.objectives, teacher.model if teacher else None)
     plan = sizing.plan(config.global_batch, build.execution.micro_batch, model, info.length, world)
     precision = resolve(config.precision, world.device)
     compiled = build.execution.compile
@@ -90,10 +98,12 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     notes: list[str] = []
     resumed = _resumed(build, world, notes)
     torch.manual_seed(int(keys.derive(config.seed, _WEIGHTS)))
-    network = families.build(model)
+    network, lacking = new_network(begin)
+    if lacking:
+        notes.append(f"the checkpoint lacks what begins at random: {', '.join(lacking)}")
     if resumed is not None:
         network.load_state_dict(resumed.weights)
-    scoring = Scoring(network, names, precision, compiled, world.device.type, model.loss_weights())
+    scoring = Scoring(network, names, precision, compiled, world.device.type, model.loss_weights(), teacher)
     unused = freeze_unused(scoring, info.special.pad)
     if unused:
         notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
@@ -109,7 +119,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
             mask=info.special.mask,
             longest=info.length,
         ),
-        sampler=Sampler(rows=len(train), copies=info.copies, seed=config.seed),
+        sampler=training_order(train, config.seed, config.dynamic, config.global_batch, config.length_group),
         plan=plan,
         zero=zero if world.size > 1 else 0,  # there is nothing to share out among one
         precision=precision,
@@ -117,6 +127,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         scoring=scoring,
         resumed=resumed,
         tokenizer=tokenizer,
+        untrained=begin.state is None and not begin.taken,
         fixed_predictions=fixed,
         notes=notes,
     )

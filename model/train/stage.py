@@ -1,4 +1,4 @@
-"""The stage pretrain: a dataset in, a trained encoder out. Heavy imports wait until it runs."""
+"""The stage pretrain: a dataset in, and perhaps a checkpoint to go on from; a trained encoder out. Heavy imports wait until it runs."""
 
 from __future__ import annotations
 
@@ -19,5 +19,6 @@ STAGE = Stage(
     config=PretrainConfig,
     run=run,
     inputs=("dataset",),
+    optional_inputs=("checkpoint", "teacher"),
     volatile=("metrics.jsonl", "skipped.jsonl"),
 )

@@ -184,6 +184,21 @@ def test_left_to_right_names_the_next_token_of_the_unmasked_row() -> None:
     assert int(found.count) == len(expected) == objective.count(batch)
 
 
+def test_no_sequence_of_a_packed_row_names_the_next_ones_first_token() -> None:
+    batch = {name: tensor for name, tensor in tiny_batch(rows=2, length=12).items() if not name.startswith("masked")}
+    lengths = batch["attention_mask"].sum(dim=1).tolist()
+    starts = [0, 2, lengths[0], lengths[0] + 1, sum(lengths)]  # two sequences in the first row, one of one token in the second
+    packed = {**batch, "sequence_starts": torch.tensor(starts, dtype=torch.int32)}
+    model, objective = tiny_model(family="ltr"), objectives(("lm",))[0]
+    found = objective.score(model(packed), packed)
+    assert int(found.count) == objective.count(packed) == sum(lengths) - 4
+    first = {**batch, "input_ids": batch["input_ids"].clone()}
+    first["input_ids"][0, 1] = 7  # the end of the first sequence: no other sequence sees it
+    torch.testing.assert_close(
+        model({**packed, "input_ids": first["input_ids"]})["lm_logits"][0, 2:], model(packed)["lm_logits"][0, 2:]
+    )
+
+
 @pytest.mark.parametrize("bilstm", [False, True])
 def test_left_to_right_pools_where_the_row_has_been_read(bilstm: bool) -> None:
     """The vector of a row depends on its last token, and not on padding."""

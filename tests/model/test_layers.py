@@ -1,87 +1,18 @@
-"""The blocks: both attention paths are one function, padding is invisible, dropout is only for training."""
+"""The blocks that layers are put together from."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from model.layers import attention
-from model.layers.attention import SelfAttention, matmul_attention, prefers_matmul
-from model.layers.embeddings import additive_mask
+from model.layers.dropout import Dropout, dropout
 from model.layers.encoder_layer import EncoderLayer
+from model.layers.feed_forward import FeedForward
 from model.layers.heads import initialize
-
-
-def qkv(rows: int, heads: int, length: int, width: int, seed: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(rows, heads, length, width, generator=generator) for _ in range(3)]
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 17), st.sampled_from([2, 8, 64]), st.integers(0, 99))
-def test_attention_paths_agree(rows: int, heads: int, length: int, width: int, seed: int) -> None:
-    query, key, value = qkv(rows, heads, length, width, seed)
-    mask = torch.rand(rows, length, generator=torch.Generator().manual_seed(seed)) < 0.7
-    mask[:, 0] = True
-    bias = additive_mask(mask, torch.float32)
-    plain, probabilities = matmul_attention(query, key, value, bias, 0.0)
-    fused = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-    torch.testing.assert_close(plain, fused, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(probabilities.sum(-1), torch.ones(rows, heads, length))
-    assert (probabilities.masked_select(~mask[:, None, None, :]) == 0).all()
-
-
-def test_the_layer_gives_the_same_on_either_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    layer, hidden = SelfAttention(32, 4, dropout=0.0), torch.randn(2, 9, 32)
-    bias = additive_mask(torch.arange(9) < torch.tensor([[9], [5]]), torch.float32)
-    results = []
-    for choice in (True, False):
-        monkeypatch.setattr(attention, "prefers_matmul", lambda *_, choice=choice: choice)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            low = layer(hidden, bias)
-        assert low.dtype == torch.bfloat16
-        results.append((layer(hidden, bias), low))
-    torch.testing.assert_close(results[0][0], results[1][0], atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(results[0][1], results[1][1], atol=2e-2, rtol=2e-2)
-    torch.testing.assert_close(results[0][1].float(), results[0][0], atol=2e-2, rtol=2e-2)
-
-
-def test_plain_matmul_is_for_bf16_on_cpus_alone() -> None:
-    assert prefers_matmul("cpu", torch.bfloat16)
-    assert not prefers_matmul("cpu", torch.float32)
-    assert not prefers_matmul("cuda", torch.bfloat16)
-
-
-@pytest.mark.parametrize("choice", [True, False])
-def test_attention_dropout_is_honoured_in_training_alone(choice: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "prefers_matmul", lambda *_: choice)
-    torch.manual_seed(0)
-    layer, hidden = SelfAttention(16, 2, dropout=0.5), torch.randn(2, 6, 16)
-    layer.train()
-    assert not layer(hidden).equal(layer(hidden))
-    layer.eval()
-    assert layer(hidden).equal(layer(hidden))
-
-
-def test_dropout_keeps_the_expectation() -> None:
-    query, key, value = qkv(1, 1, 64, 8, 0)
-    torch.manual_seed(1)
-    plain = matmul_attention(query, key, value, None, 0.0)[0]
-    mean = torch.stack([matmul_attention(query, key, value, None, 0.3)[0] for _ in range(400)]).mean(0)
-    assert (mean - plain).abs().mean() < 0.02
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_row_of_padding_alone_stays_finite(dtype: torch.dtype) -> None:
-    bias = additive_mask(torch.zeros(1, 5, dtype=torch.bool), dtype)
-    assert bias is not None
-    assert torch.softmax(torch.randn(1, 1, 5, 5).to(dtype) + bias, -1).isfinite().all()
-    assert additive_mask(None, dtype) is None
+from model.layers.layout import Rows
+from model.layers.rotary import Rotary
 
 
 def test_norms_that_are_not_passed_do_nothing_and_own_nothing() -> None:
@@ -93,7 +24,7 @@ def test_norms_that_are_not_passed_do_nothing_and_own_nothing() -> None:
 
 
 def test_pre_norm_and_post_norm_are_where_they_say() -> None:
-    def zero(hidden: torch.Tensor, bias: object = None) -> torch.Tensor:
+    def zero(hidden: torch.Tensor, layout: object = None) -> torch.Tensor:
         return torch.zeros_like(hidden)
 
     blocks = {"attention": _Ignoring(nn.Identity()), "feed_forward": nn.Identity()}
@@ -116,13 +47,66 @@ def test_initial_weights_are_a_truncated_normal() -> None:
     assert not model[2].bias.any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("probability", [0.1, 0.5])
+def test_dropout_drops_that_share_and_keeps_the_expectation(probability: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    values = torch.ones(500, 1000, dtype=dtype)
+    found = dropout(values, probability)
+    assert found.dtype == dtype
+    assert float((found == 0).float().mean()) == pytest.approx(probability, abs=0.004)
+    assert float(found.float().mean()) == pytest.approx(1.0, abs=0.01)
+    assert len(found.unique()) == 2
+    columns = (found == 0).float().mean(0)  # four decisions come out of one random number: each must be as random
+    assert all(float(columns[first::4].mean()) == pytest.approx(probability, abs=0.008) for first in range(4))
+
+
+def test_dropout_is_for_training_alone_and_follows_the_seed() -> None:
+    layer, values = Dropout(0.3), torch.randn(7, 5)
+    assert layer.eval()(values) is values
+    layer.train()
+    torch.manual_seed(3)
+    first = layer(values)
+    torch.manual_seed(3)
+    assert layer(values).equal(first)
+    assert not layer(values).equal(first)
+    assert Dropout(0.0)(values) is values
+
+
+def test_the_gradient_is_dropped_with_the_value() -> None:
+    values = torch.randn(50, requires_grad=True)
+    found = dropout(values, 0.5)
+    found.sum().backward()
+    assert values.grad is not None
+    assert values.grad.eq(0).equal(found.eq(0))
+    torch.testing.assert_close(values.grad[found != 0], torch.full((int((found != 0).sum()),), 2.0))
+
+
+def test_rotary_products_depend_on_the_distance_alone() -> None:
+    torch.manual_seed(0)
+    query, key = (torch.randn(1, 1, 1, 8).expand(1, 6, 1, 8) for _ in range(2))
+    turned = Rotary(8, 100.0)(query, key, Rows((1, 6)))
+    scores = (turned[0][0, :, 0] @ turned[1][0, :, 0].T).diagonal(-2)
+    torch.testing.assert_close(scores, scores[0].expand(4))
+    torch.testing.assert_close(turned[0].norm(dim=-1), query.norm(dim=-1))
+    assert not torch.allclose(*(turned[0][0, :, 0] @ turned[1][0, :, 0].T)[0, [0, 3]], atol=1e-3)
+
+
+def test_a_gated_block_multiplies_its_halves() -> None:
+    block, hidden = FeedForward(6, 10, activation="gelu", gated=True, bias=False), torch.randn(2, 6)
+    value, gate = block.up.weight[:10], block.up.weight[10:]
+    expected = functional.linear(functional.gelu(hidden @ value.T) * (hidden @ gate.T), block.down.weight)
+    torch.testing.assert_close(block(hidden), expected)
+    assert sum(parameter.numel() for parameter in block.parameters()) == 3 * 60
+
+
 class _Ignoring(nn.Module):
-    """Attention's signature around a module that takes no bias."""
+    """Attention's signature around a module that needs no layout."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
-    def forward(self, hidden: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, layout: object) -> torch.Tensor:
         result: torch.Tensor = self.module(hidden)
         return result

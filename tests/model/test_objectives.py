@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from model.layers.cross_entropy import summed_cross_entropy
 from model.objectives import OBJECTIVES, choose, objectives, total_loss
 from pipeline.errors import UsageError
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
@@ -151,3 +152,23 @@ def test_details_tell_masked_random_and_kept_apart() -> None:
         "random_accuracy": (0, 1),
         "kept_accuracy": (1, 1),
     }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cross_entropy_in_rows_is_torchs(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(37, 101)).to(dtype).requires_grad_()
+    labels = torch.randint(101, (37,))
+    labels[::5] = -100
+    labels[1] = logits[1].argmax()
+    total, correct = summed_cross_entropy(logits, labels)
+    whole = logits.float()
+    expected = torch.nn.functional.cross_entropy(whole, labels, reduction="sum")
+    torch.testing.assert_close(total, expected, atol=1e-4, rtol=1e-6)
+    assert int(correct) == int((whole.argmax(-1) == labels).sum()) >= 1
+    tolerance = {"atol": 1e-6, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-3, "rtol": 1e-2}
+    for found, wanted in zip(*(torch.autograd.grad(3 * loss, logits) for loss in (total, expected)), strict=True):
+        torch.testing.assert_close(found, wanted, **tolerance)
+    with torch.no_grad():
+        assert summed_cross_entropy(logits, labels)[0].equal(total.detach())
+    assert summed_cross_entropy(logits[:0], labels[:0])[0] == 0

@@ -1,0 +1,119 @@
+"""Sliding-window attention with global tokens (Beltagy et al., "Longformer", 2020, section 3.1).
+
+A token sees its window and the global tokens; a global token sees everything, and has projections of its own for that. Time and
+memory grow with L times (window + global tokens).
+
+Shapes: B batch, L length, D model, N heads, H per head, G most global tokens of a row, C chunks, W one-sided window.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from model.layers.attention import SelfAttention, once_cast
+from model.layers.attention_kernels import around, attend, attend_chunks, attention_maps
+from model.layers.layout import Layout, Pattern, Rows, additive, chunked, neighbours
+
+
+class LongRows(Rows):
+    """Rows some of whose tokens are global.
+
+    Args:
+        shape, real, maps: as for `Rows`.
+        everywhere: bool [B, L], true at global tokens; None: there are none.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int], real: Tensor | None, everywhere: Tensor | None, maps: list[Tensor] | None = None
+    ) -> None:
+        super().__init__(shape, real, None, maps)
+        self.everywhere = everywhere
+        if everywhere is None:
+            return
+        if real is not None:
+            everywhere = everywhere & real
+        self.everywhere = everywhere
+        count = everywhere.sum(1)
+        most = int(count.max()) if count.numel() else 0
+        # the places of each row's global tokens first, whatever others to fill up behind them
+        self.places = everywhere.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        self.filled = torch.arange(most, device=everywhere.device) < count[:, None]
+
+
+class GlobalAttention(SelfAttention):
+    """`SelfAttention` within a window, and global tokens; without any it is that and no more.
+
+    Args:
+        hidden_size, heads, dropout: as for `SelfAttention`.
+        window: how far a token sees to either side.
+    """
+
+    def __init__(self, hidden_size: int, heads: int, *, dropout: float, window: int) -> None:
+        super().__init__(hidden_size, heads, dropout=dropout, window=window)
+        self.width = window
+        self.global_query = nn.Linear(hidden_size, hidden_size)
+        self.global_key = nn.Linear(hidden_size, hidden_size)
+        self.global_value = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        """Args: hidden: float [B, L, D]; layout: `LongRows`, or any other for no global tokens. Returns: float [B, L, D]."""
+        if not isinstance(layout, LongRows) or layout.everywhere is None or not layout.places.shape[1]:
+            return super().forward(hidden, layout)
+        dropout = self.dropout if self.training else 0.0
+        hidden = once_cast(hidden)
+        query, key, value = (part.transpose(1, 2) for part in self.project(hidden))
+        windowed = _windowed(query, key, value, layout, self.width, dropout)
+        places = layout.places[:, :, None].expand(-1, -1, hidden.shape[-1])
+        chosen = self.split(self.global_query(hidden.gather(1, places))).transpose(1, 2)
+        keys, values = (self.split(part(hidden)).transpose(1, 2) for part in (self.global_key, self.global_value))
+        real = additive(None if layout.real is None else layout.real[:, None, None, :], query.dtype)
+        seen = attend(chosen, keys, values, real, dropout).transpose(1, 2).flatten(2)
+        if layout.maps is not None:
+            layout.maps.append(_maps(query, key, chosen, keys, layout, self.pattern))
+        mixed = windowed.transpose(1, 2).flatten(2)
+        filled = layout.filled[:, :, None]
+        mixed = mixed.scatter(1, places, torch.where(filled, seen, mixed.gather(1, places)))
+        output: Tensor = self.output(mixed)
+        return output
+
+
+def _windowed(query: Tensor, key: Tensor, value: Tensor, layout: LongRows, width: int, dropout: float) -> Tensor:
+    """Every token over its window and the global tokens: [B, N, L, H] each, and so is the result."""
+    chunks = -(-query.shape[2] // width)
+    bias = layout.once((width, query.dtype, "window"), lambda: _bias(layout, width, chunks, query.dtype))
+    places = layout.places[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
+    keys, values = (
+        torch.cat([part.gather(2, places)[:, :, None].expand(-1, -1, chunks, -1, -1), around(part, width, chunks)], dim=3)
+        for part in (key, value)
+    )
+    return attend_chunks(query, keys, values, bias, dropout)
+
+
+def _bias(layout: LongRows, width: int, chunks: int, dtype: torch.dtype) -> Tensor:
+    """[B, C, 1, W, G + 3W]: the global tokens, then the window, in which they do not count again."""
+    assert layout.everywhere is not None
+    place = torch.arange(layout.shape[1], device=layout.everywhere.device)[None]
+    offset = neighbours(place, width, chunks)[:, :, None, :] - chunked(place, width, chunks)[:, :, :, None]
+    local = ~layout.everywhere if layout.real is None else layout.real & ~layout.everywhere
+    near = (offset.abs() <= width) & neighbours(local, width, chunks)[:, :, None, :]
+    far = layout.filled[:, None, None, :].expand(-1, chunks, width, -1)
+    bias = additive(torch.cat([far, near], dim=-1)[:, :, None], dtype)
+    assert bias is not None
+    return bias
+
+
+def _maps(query: Tensor, key: Tensor, chosen: Tensor, keys: Tensor, layout: LongRows, pattern: Pattern) -> Tensor:
+    """The probabilities as one [B, N, L, L], those of global tokens by their own projections. For analysis: not linear in L."""
+    assert layout.everywhere is not None
+    place = torch.arange(layout.shape[1], device=query.device)
+    seen = pattern.visible(place - place[:, None])
+    assert seen is not None
+    visible = seen[None] | layout.everywhere[:, None, :]
+    real = None if layout.real is None else layout.real[:, None, None, :]
+    visible = visible[:, None] if real is None else visible[:, None] & real
+    found = attention_maps(query, key, additive(visible, query.dtype))
+    own = attention_maps(chosen, keys, additive(real, query.dtype))
+    for row, (places, filled) in enumerate(zip(layout.places, layout.filled, strict=True)):
+        found[row, :, places[filled]] = own[row, :, filled]
+    return found

@@ -1,0 +1,180 @@
+"""Leaving padding out changes no result: whole models, losses and gradients, packed rows, and when it is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.layers.layout import BUCKETS, begins, buckets, packed, sequences
+from model.objectives import objectives, total_loss
+from tests.tiny_models import tiny_batch, tiny_model
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "megatron-bert": {},
+    "roberta": {},
+    "albert": {"embedding_size": 8},
+    "spanbert": {},
+    "modern": {"type_vocab_size": 0, "local_attention": 4},
+}
+
+
+def pack(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The batch's rows as sequences of half as many rows twice as long."""
+    lengths = batch["attention_mask"].sum(1).tolist()
+    rows, width = len(lengths) // 2, 2 * batch["input_ids"].shape[1]
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    found = {name: torch.zeros(rows, width, dtype=batch[name].dtype) for name in names}
+    places = []
+    for number, length in enumerate(lengths):
+        row = number // 2
+        first = 0 if number % 2 == 0 else lengths[number - 1]
+        for name in names:
+            found[name][row, first : first + length] = batch[name][number, :length]
+        places.append(row * width + first + torch.arange(batch["input_ids"].shape[1]))
+    found["sequence_starts"] = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    found["masked_positions"] = torch.cat(places)[batch["masked_positions"]]
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_outputs_and_gradients_are_those_of_padded_rows(family: str) -> None:
+    model = tiny_model(family=family, **FAMILIES[family])
+    batch = tiny_batch(rows=11, length=29)
+    places = batch["masked_positions"]  # spans have two ends: [CLS] and [SEP] are never masked
+    followed = batch["attention_mask"].flatten().roll(-1)[places] & (places % 29 > 0)
+    batch |= {name: batch[name][followed] for name in ("masked_positions", "masked_labels")}
+    names = ("mlm", "nsp") if model.pair is not None else ("mlm",)
+    found = []
+    for choice in ("never", "always"):
+        model.encoder.unpad = choice
+        model.zero_grad()
+        outputs = model(batch)
+        total_loss([objective.score(outputs, batch) for objective in objectives(names)]).backward()
+        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        found.append((outputs, gradients))
+    (padded, first), (without, second) = found
+    for name in padded.keys() - {"hidden"}:
+        torch.testing.assert_close(without[name], padded[name], atol=1e-5, rtol=1e-5)
+    real = batch["attention_mask"]
+    torch.testing.assert_close(without["hidden"][real], padded["hidden"][real], atol=1e-5, rtol=1e-5)
+    assert not without["hidden"][~real].any()
+    assert first.keys() == second.keys()
+    for name, gradient in first.items():
+        torch.testing.assert_close(second[name], gradient, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("choice", ["never", "always"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_sequences_are_as_they_are_alone(family: str, choice: Any) -> None:
+    """So no token sees another document, and positions begin anew."""
+    model = tiny_model(family=family, **FAMILIES[family])
+    alone = tiny_batch(rows=6, length=13)
+    model.encoder.unpad = "never"
+    expected = model(alone)["mlm_logits"]
+    model.encoder.unpad = choice
+    torch.testing.assert_close(model(pack(alone))["mlm_logits"], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("choice", ["never", "always"])
+def test_another_document_in_the_row_changes_nothing(choice: Any) -> None:
+    model, batch = tiny_model(), pack(tiny_batch(rows=4, length=13))
+    model.encoder.unpad = choice
+    number = begins(batch["sequence_starts"], batch["attention_mask"]).cumsum(1) * batch["attention_mask"]
+    first, second = number == 1, number == 2
+    other = {**batch, "input_ids": torch.where(second, 5 + (batch["input_ids"] - 4) % 20, batch["input_ids"])}
+    before, after = model(batch)["hidden"], model(other)["hidden"]
+    assert before[first].equal(after[first])
+    assert not before[second].allclose(after[second], atol=1e-2)
+
+
+@pytest.mark.parametrize("packed_rows", [False, True])
+def test_every_real_token_is_there_once(packed_rows: bool) -> None:
+    batch = tiny_batch(rows=20, length=31)
+    if packed_rows:
+        batch = pack(batch)
+    real = batch["attention_mask"]
+    starts = begins(batch["sequence_starts"], real) if packed_rows else None
+    expected = real.flatten().nonzero().squeeze(1)
+    for tokens in (buckets(real, starts), packed(real, starts)):
+        kept = tokens.places if tokens.real is None else tokens.places[tokens.real]
+        assert kept.sort().values.equal(expected)
+        assert tokens.take(real)[slice(None) if tokens.real is None else tokens.real].all()
+        back = tokens.put_back(tokens.take(batch["input_ids"]).float()[:, None])
+        assert back.squeeze(2).long().equal(batch["input_ids"] * real)
+    first, lengths = sequences(real, starts)
+    assert int(lengths.sum()) == len(expected)
+    assert (starts.sum() if starts is not None else len(real)) == len(first)
+
+
+def test_where_sequences_begin() -> None:
+    """The collator counts among real tokens, row after row."""
+    real = torch.arange(5) < torch.tensor([[4], [5], [2]])
+    found = begins(torch.tensor([0, 3, 4, 9, 11], dtype=torch.int32), real)
+    assert found.int().tolist() == [[1, 0, 0, 1, 0], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
+
+
+def test_buckets_have_few_shapes_and_little_padding() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = set()
+    for _ in range(50):
+        lengths = torch.randint(1, 129, (32,), generator=generator)
+        real = torch.arange(128) < lengths[:, None]
+        tokens = buckets(real, None)
+        shapes |= set(tokens.groups)
+        assert len(tokens.groups) == BUCKETS
+        assert len(tokens.places) < 1.35 * int(real.sum())
+    assert len(shapes) <= 8  # four rows, by multiples of 16
+
+
+def test_padding_is_left_out_where_there_is_enough_of_it() -> None:
+    encoder = tiny_model().encoder
+    full, half = torch.ones(8, 32, dtype=torch.bool), torch.arange(32) < torch.tensor([[16]] * 8)
+    assert encoder._tokens(half, None) is not None
+    assert encoder._tokens(full, None) is None
+    assert encoder._tokens(None, None) is None
+    encoder.unpad = "never"
+    assert encoder._tokens(half, None) is None
+    encoder.unpad = "always"
+    assert encoder._tokens(full, None) is not None
+
+
+def test_a_row_of_padding_alone_is_left_out_unharmed() -> None:
+    model, batch = tiny_model(), tiny_batch(rows=5, length=12)
+    expected = model(batch)["hidden"]
+    model.encoder.unpad = "always"
+    batch["attention_mask"][2:4] = False
+    found = model(batch)["hidden"]
+    assert not found[2:4].any()
+    others = batch["attention_mask"]
+    torch.testing.assert_close(found[others], expected[others], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_maps_of_every_family(family: str) -> None:
+    """Probabilities, one map a layer, and of what the model really does: the values that they mix are its own."""
+    model, batch = tiny_model(family=family, **FAMILIES[family]), tiny_batch(rows=3, length=11)
+    ids, real, segments = batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
+    maps = model.encoder.attention_maps(ids, real, segments)
+    assert [tuple(found.shape) for found in maps] == [(3, 4, 11, 11)] * 2
+    for found in maps:
+        torch.testing.assert_close(found.sum(-1), torch.ones(3, 4, 11))
+        assert not found.transpose(0, 1)[:, ~real[:, None, :].expand(3, 11, 11)].any()
+
+
+def test_maps_are_those_that_transformers_returns() -> None:
+    from tests.parity.families import Case, their_inputs
+
+    for case in (Case(family="bert"), Case(family="modern", changes={"type_vocab_size": 0, "local_attention": 4})):
+        theirs = case.theirs()
+        theirs.set_attn_implementation("eager")
+        ours, batch = case.ours(theirs), tiny_batch(rows=3, length=11)
+        ids, real = batch["input_ids"], batch["attention_mask"]
+        with torch.no_grad():
+            expected = theirs(**their_inputs(theirs, batch), output_attentions=True).attentions
+        found = ours.encoder.attention_maps(ids, real, batch["token_type_ids"])
+        for first, second in zip(found, expected, strict=True):
+            torch.testing.assert_close(first.transpose(1, 2)[real], second.transpose(1, 2)[real], atol=1e-5, rtol=0)

@@ -1,0 +1,80 @@
+"""Training that goes on from another checkpoint: the same weights, a grown vocabulary, or one sentence why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from model import checkpoint
+from model.presets import model_config
+from model.train.start import WORD, build, start
+from pipeline import tokenizer
+from pipeline.errors import UsageError
+from tests.tiny_models import PIECES, dataset_info, tiny_config, write_checkpoint, write_tokenizer
+
+
+def wider(directory: Path, pieces: list[str]) -> str:
+    directory.mkdir(parents=True)
+    (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    tokenizer.load(str(directory / "vocab.txt")).save(str(directory / "tokenizer"))
+    return str(directory / "tokenizer")
+
+
+def test_without_a_checkpoint_the_model_is_the_wanted_one_or_bert_base(tmp_path: Path) -> None:
+    pieces = write_tokenizer(tmp_path)
+    info = dataset_info(pieces)
+    assert start(model_config("bert-tiny"), None, info, pieces).model.hidden_size == 128
+    begin = start(None, None, info, pieces)
+    assert (begin.model.hidden_size, begin.model.vocab_size, begin.state) == (768, len(PIECES), None)
+
+
+def test_weights_go_on_unchanged(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
+    pieces = write_tokenizer(tmp_path / "other")
+    begin = start(None, directory, dataset_info(pieces), pieces)
+    assert begin.model == tiny_config()
+    network, lacking = build(begin)
+    assert lacking == []
+    loaded = checkpoint.load(directory)
+    assert all(tensor.equal(loaded.state[name]) for name, tensor in network.state_dict().items())
+
+
+def test_a_grown_vocabulary_begins_as_the_mean_of_what_the_words_were(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
+    pieces = wider(tmp_path / "wide", [*PIECES, "catdog", "##walk"])
+    begin = start(None, directory, dataset_info(pieces), pieces)
+    assert begin.model.vocab_size == len(PIECES) + 2
+    loaded = checkpoint.load(directory)
+    network, _ = build(begin)
+    rows = network.state_dict()[WORD]
+    assert rows[: len(PIECES)].equal(loaded.state[WORD])
+    known = tokenizer.load(loaded.tokenizer)
+    ids = known.backend.encode("catdog", add_special_tokens=False).ids
+    torch.testing.assert_close(rows[len(PIECES)], loaded.state[WORD][ids].mean(dim=0))
+    assert rows[len(PIECES) + 1].equal(loaded.state[WORD][PIECES.index("walk")])
+    assert network.state_dict()["masked_lm.bias"].shape == (len(PIECES) + 2,)
+
+
+def test_another_vocabulary_is_refused_by_its_first_other_piece(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
+    pieces = wider(tmp_path / "other", [*PIECES[:7], "elephant", *PIECES[8:]])
+    with pytest.raises(
+        UsageError, match=r"does not fit the embedding of .*: id 7 is 'cat' there and 'elephant' in the dataset"
+    ):
+        start(None, directory, dataset_info(pieces), pieces)
+    shorter = wider(tmp_path / "short", PIECES[:-2])
+    with pytest.raises(UsageError, match="and nothing in the dataset"):
+        start(None, directory, dataset_info(shorter), shorter)
+
+
+def test_a_model_beside_a_checkpoint_must_be_the_same(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
+    pieces = write_tokenizer(tmp_path / "other")
+    info = dataset_info(pieces)
+    assert start(tiny_config(hidden_dropout=0.1), directory, info, pieces).model.hidden_size == 16
+    with pytest.raises(UsageError, match=r"hidden_size \(128\) is not that of the checkpoint .* \(16\); leave model out"):
+        start(model_config("bert-tiny"), directory, info, pieces)
+    with pytest.raises(UsageError, match=r"family \(roberta\) is not that of the checkpoint"):
+        start(model_config("roberta-tiny"), directory, info, pieces)
