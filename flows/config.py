@@ -136,6 +136,8 @@ def resolve_paths(values: dict[str, Any], base: Path) -> None:
     for source in sources if isinstance(sources, list) else ():
         if isinstance(source, dict) and source.get("kind") != "docstrings":
             source["path"] = absolute(source.get("path"))
+    if isinstance(corpus, dict) and isinstance(corpus.get("decontaminate"), list):
+        corpus["decontaminate"] = [absolute(path) for path in corpus["decontaminate"]]
     for section in ("finetune", "evaluate"):
         if isinstance(values.get(section), dict) and values[section].get("data"):
             values[section]["data"] = absolute(values[section]["data"])

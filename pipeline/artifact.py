@@ -7,12 +7,17 @@ Names that begin with `_` are the builder's own (scratch, lock, log of what is b
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterable, Mapping
+import os
+import posixpath
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
 from typing import Any
 
 from pipeline import storage
@@ -20,6 +25,8 @@ from pipeline.errors import DataError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+_HASH_BYTES = 1 << 20
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
 RECORDED_PACKAGES = ("cloze torch deepspeed apache-beam prefect mlflow pyarrow tokenizers numpy transformers sentencex").split()
 
 
@@ -133,18 +140,63 @@ def data_files(path: str) -> list[str]:
     ]
 
 
-def hash_files(path: str, names: Iterable[str], volatile: Iterable[str] = (), threads: int = 4) -> tuple[FileEntry, ...]:
-    """Size and sha256 of each file below `path`; names in `volatile` are marked as no data."""
-    from fnmatch import fnmatch
+def link_file(source: str, target: str) -> None:
+    """Make `target` the same file as `source`: a hard link, or a copy where links are impossible, on the server if it can."""
+    from_fs, from_path = storage.filesystem(source)
+    to_fs, to_path = storage.filesystem(target)
+    storage.remove(target)
+    if storage.is_local(source) and storage.is_local(target):
+        os.makedirs(os.path.dirname(to_path), exist_ok=True)
+        try:
+            os.link(from_path, to_path)
+            return
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+    elif from_fs == to_fs:
+        from_fs.copy(from_path, to_path)
+        return
+    with storage.open_input(source) as reader, storage.atomic_output(target) as writer:
+        shutil.copyfileobj(reader, writer, storage.CHUNK_BYTES)
 
+
+def hash_files(
+    path: str,
+    names: Iterable[str],
+    volatile: Iterable[str] = (),
+    threads: int = 4,
+    report: Callable[[int], None] | None = None,
+) -> tuple[FileEntry, ...]:
+    """Size and sha256 of each file below `path`, several at a time.
+
+    Args:
+        path: of the artifact.
+        names: relative to it.
+        volatile: patterns of names that are marked as no data.
+        threads: files read at once.
+        report: told the bytes that were read, again and again, from any thread.
+    """
     patterns = tuple(volatile)
 
     def entry(name: str) -> FileEntry:
-        digest, size = storage.sha256(storage.join(path, name))
+        digest, size = _sha256(storage.join(path, name), report)
         return FileEntry(path=name, size=size, sha256=digest, data=not any(fnmatch(name, p) for p in patterns))
 
     with ThreadPoolExecutor(threads) as pool:
         return tuple(pool.map(entry, sorted(names)))
+
+
+def _sha256(path: str, report: Callable[[int], None] | None) -> tuple[str, int]:
+    """sha256 and size of a file, read into one buffer again and again: threads hash without waiting for each other."""
+    digest, size, buffer = hashlib.sha256(), 0, bytearray(_HASH_BYTES)
+    view = memoryview(buffer)
+    with storage.open_input(path) as handle:
+        while count := handle.readinto(buffer):  # type: ignore[attr-defined]
+            digest.update(view[:count])
+            size += count
+            if report is not None:
+                report(count)
+    return digest.hexdigest(), size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,21 +206,54 @@ class Verification:
     ok: bool
     content_sha256: str
     errors: tuple[str, ...]
+    files: int = 0
+    bytes: int = 0
 
 
-def verify(path: str, threads: int = 4) -> Verification:
-    """Read every file of the artifact again and compare it with the manifest."""
+def find_artifacts(path: str) -> list[str]:
+    """The artifact at `path`, or else all below it, but for those inside of others; links are not followed.
+
+    Raises:
+        DataError: there is none.
+    """
+    if is_artifact(path):
+        return [path]
+    found: list[str] = []
+    names = storage.list_files(path) if storage.is_dir(path) else []
+    for name in sorted(names, key=lambda name: (name.count("/"), name)):
+        place = storage.join(path, posixpath.dirname(name))
+        if posixpath.basename(name) == MANIFEST and not any(place.startswith(f"{other}/") for other in found):
+            found.append(place)
+    if not found:
+        raise DataError(f"{path} holds no finished artifact ({MANIFEST} is missing); run the stage that makes it")
+    return sorted(found)
+
+
+def verify(path: str, threads: int = 4, report: Callable[[int], None] | None = None) -> Verification:
+    """Read every file of the artifact again and compare it with the manifest.
+
+    Args:
+        path: of the artifact.
+        threads: files read at once.
+        report: told the bytes that were read, from any thread.
+    """
     manifest = read_manifest(path)
     recorded = {entry.path: entry for entry in manifest.files}
     present = set(data_files(path))
     errors = [f"{name} is missing" for name in sorted(recorded.keys() - present)]
     errors += [f"{name} is not in the manifest" for name in sorted(present - recorded.keys())]
     volatile = [entry.path for entry in manifest.files if not entry.data]
-    found = hash_files(path, recorded.keys() & present, volatile, threads)
+    found = hash_files(path, recorded.keys() & present, volatile, threads, report)
     for entry in found:
         expected = recorded[entry.path]
         if entry.size != expected.size:
             errors.append(f"{entry.path} has {entry.size} bytes, the manifest says {expected.size}")
         elif entry.sha256 != expected.sha256:
             errors.append(f"{entry.path} has sha256 {entry.sha256[:12]}…, the manifest says {expected.sha256[:12]}…")
-    return Verification(ok=not errors, content_sha256=content_sha256(found), errors=tuple(errors))
+    return Verification(
+        ok=not errors,
+        content_sha256=content_sha256(found),
+        errors=tuple(errors),
+        files=len(found),
+        bytes=sum(entry.size for entry in found),
+    )

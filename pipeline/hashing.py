@@ -47,9 +47,9 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
             if not storage.is_local(path):
                 hashes[path] = storage.sha256(path)[0]
                 continue
-            absolute = os.path.abspath(path)
+            absolute = storage.readable(os.path.abspath(path))
             try:
-                stat = os.stat(absolute)
+                stat = os.stat(path)
             except OSError as error:
                 raise DataError(f"{path} cannot be read ({error.strerror}); check the path") from error
             known = memory.execute("SELECT size, mtime, sha256 FROM hashes WHERE path = ?", (absolute,)).fetchone()
@@ -67,7 +67,7 @@ def combine(named: Iterable[tuple[str, str]]) -> str:
     """One hash over (name, hash) pairs, whatever their order."""
     digest = hashlib.sha256()
     for name, value in sorted(named):
-        digest.update(f"{name}\0{value}\n".encode())
+        digest.update(f"{name}\0{value}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 

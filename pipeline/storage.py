@@ -128,6 +128,11 @@ def list_files(directory: str) -> list[str]:
     return sorted(str(found)[len(root) :] for found in fs.find(inner))
 
 
+def readable(name: str) -> str:
+    """A file's name as text: bytes of it that are no UTF-8 as `\\x` escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def is_pattern(path: str) -> bool:
     """Whether `path` has wildcards: `*`, `?` or `[`."""
     return any(sign in path for sign in "*?[")

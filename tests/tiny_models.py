@@ -122,7 +122,7 @@ def write_checkpoint(directory: Path, scratch: Path, *, step: int = 5, seed: int
         model=tiny_config(**changes),
         state=model.state_dict(),
         tokenizer=pieces,
-        heads=ModelConfig.heads,
+        heads=tiny_config(**changes).heads,
         dataset=dataset_info(pieces),
         step=step,
     )

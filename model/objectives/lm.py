@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
+from model.layers.cross_entropy import summed_cross_entropy
 from model.layers.layout import begins
 from model.objectives import IGNORE, Batch, LossSum, Objective, Outputs
 from model.objectives.unmask import unmask
@@ -21,9 +21,8 @@ def score(outputs: Outputs, batch: Batch) -> LossSum:
     """
     real = _targets(batch)
     labels = unmask(batch)[:, 1:].masked_fill(~real, IGNORE).flatten()
-    logits = outputs["lm_logits"][:, :-1].flatten(0, 1).float()
-    total = cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
-    return LossSum(name="lm", total=total, count=real.sum(), correct=(logits.detach().argmax(dim=-1) == labels).sum())
+    total, right = summed_cross_entropy(outputs["lm_logits"][:, :-1].flatten(0, 1), labels)
+    return LossSum(name="lm", total=total, count=real.sum(), correct=right)
 
 
 def count(batch: Batch) -> int:

@@ -183,7 +183,7 @@ class FileReader:
         return [split]
 
     def _split(self, name: str, path: str) -> Split:
-        return Split(kind=self.kind, name=name, path=path, size=int(storage.stat(path)["size"] or 0))
+        return Split(kind=self.kind, name=storage.readable(name), path=path, size=int(storage.stat(path)["size"] or 0))
 
     def _wanted(self, name: str) -> bool:
         parts = name.lower().split("/")

@@ -80,7 +80,9 @@ def signature(text: str, minhash: MinHash | None = DEFAULT) -> Signature:
         return Signature(exact)
     minima = _minima(shingles(data, minhash.ngram), minhash.minima)
     with np.errstate(over="ignore"):
-        bands = keys.mix((minima.reshape(minhash.bands, minhash.rows) * _row_factors(minhash.rows)).sum(axis=1, dtype=np.uint64))
+        bands = keys.mix(
+            (minima.reshape(minhash.bands, minhash.rows) * _row_factors(minhash.rows)).sum(axis=1, dtype=np.uint64)
+        )
     return Signature(exact, bands, minima.astype(np.uint8))
 
 

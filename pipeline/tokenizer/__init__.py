@@ -12,12 +12,19 @@ if TYPE_CHECKING:
 
 # Kind -> `module:function` that trains it, from text to a `tokenizers.Tokenizer`.
 TRAINERS = {
-    "wordpiece": "pipeline.tokenizer.wordpiece:train",
+    "wordpiece": "pipeline.tokenizer.wordpiece:train",  # BERT
+    "bpe": "pipeline.tokenizer.bpe:train",  # RoBERTa: byte-level
+    "unigram": "pipeline.tokenizer.unigram:train",  # ALBERT
 }
 
 
 def load(path: str, lowercase: bool | None = None) -> Tokenizer:
-    """The tokenizer at `path`: a vocab artifact, a `vocab.txt`, a `tokenizer.json`, or a Hugging Face directory.
+    """The tokenizer at `path`: a vocab artifact, a Hugging Face directory, or a tokenizer's file.
+
+    A directory holds `tokenizer.json`, `vocab.txt`, `vocab.json` with `merges.txt`, `encoder.json` with `vocab.bpe`, or
+    `spiece.model`; the first of them counts. A file is any of these, or a vocabulary under another name: a BPE's lies beside
+    its merges (`x_encoder.json` and `x_vocab.bpe`, `x-vocab.json` and `x-merges.txt`). A byte-level BPE without
+    special tokens (GPT-2's) gets RoBERTa's; a SentencePiece model must be a unigram one with ALBERT's special tokens.
 
     Args:
         path: a local path or a URL.
@@ -26,7 +33,7 @@ def load(path: str, lowercase: bool | None = None) -> Tokenizer:
 
     Raises:
         DataError: a file is missing or damaged, or the vocabulary is empty or lacks a special token.
-        UsageError: `lowercase` is given for a tokenizer whose normalizer has no such switch.
+        UsageError: `lowercase` is given for a tokenizer.json whose normalizer has no such switch.
     """
     from pipeline.tokenizer.reading import read
 

@@ -6,7 +6,7 @@ depends on the corpus alone, drawn in flat memory (a rank and a size a document)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from pipeline.transforms.corpus_shards import CorpusShards, in_split, read_shard
 
 RANK = 0x76_6F_63_61_62  # "vocab": this use's own numbers from the documents' keys
 HELDOUT_BYTES = 1 << 20
+REPORT_EVERY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +40,35 @@ class Sample:
     documents: int
     size: int
 
-    def texts(self) -> Iterator[str]:
-        """The documents, one string each; shard by shard, so in no order that means anything."""
+    def sentences(self) -> Iterator[list[str]]:
+        """The documents, as their sentences; shard by shard, so in no order that means anything."""
         for name in self.corpus.names:
             table = read_shard(self.corpus.file(name))
             chosen = in_split(table, self.split) & (_rank(table["key"].to_numpy()) <= np.uint64(self.last))
             found = texts(table, chosen)
             start = 0
             for count in found.counts.tolist():
-                yield " ".join(found.sentences[start : start + count])
+                yield found.sentences[start : start + count]
                 start += count
+
+    def texts(self) -> Iterator[str]:
+        """The documents, one string each."""
+        return map(" ".join, self.sentences())
+
+    def reported(self, report: Reporter) -> Callable[[], Iterator[str]]:
+        """`texts`, with progress: the bytes read, then that what is made of them is at work."""
+
+        def read() -> Iterator[str]:
+            done, told = 0, 0
+            for text in self.texts():
+                yield text
+                done += len(text)
+                if done - told >= REPORT_EVERY:
+                    told = done
+                    report(min(done, self.size), self.size, "bytes", {"step": "read"})
+            report(0, None, "", {"step": "learn"})
+
+        return read
 
 
 def draw_samples(corpus: CorpusShards, sample_bytes: int, report: Reporter) -> tuple[Sample, Sample]:

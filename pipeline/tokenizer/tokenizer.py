@@ -18,27 +18,20 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from pipeline import storage
 from pipeline.artifact import canonical_json
 from pipeline.errors import DataError
 from pipeline.examples.ragged import I64, offsets_of
 from pipeline.schema import SpecialTokens
-from pipeline.tokenizer.words import WordMemory
+from pipeline.tokenizer.saving import save
+from pipeline.tokenizer.special import SPECIAL_NAMES, leaves, word_starts
+from pipeline.tokenizer.words import WordMemory, cuts_of
 
-# The names that the families' vocabularies give each role, in the order in which they are looked for.
-SPECIAL_NAMES = {
-    "pad": ("[PAD]", "<pad>"),
-    "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]", "<s>"),
-    "sep": ("[SEP]", "</s>"),
-    "mask": ("[MASK]", "<mask>"),
-}
-WORD_START_MARKS = ("Ġ", "▁")  # byte-level BPE and SentencePiece mark the piece that opens a word
 BATCH = 4096  # texts that the backend encodes at once: its encodings are some 100 bytes a piece
 GROUP = 256  # words that share an encoding
 WORTH_A_MEMORY = 64  # fewer texts are encoded directly: touching the table would cost more than it saves
 
 U32 = npt.NDArray[np.uint32]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +42,7 @@ class Tokenizer:
         backend: as its files say, special tokens in the text recognized; for inference.
         vocab_size: V, the largest id + 1.
         special: the ids of the five special tokens.
-        word_start: bool [V], whether a piece opens a word; False for `##x`.
+        word_start: bool [V], whether a piece opens a word: see `special.word_starts` for what a word is to each kind.
     """
 
     backend: tokenizers.Tokenizer
@@ -84,7 +77,7 @@ class Tokenizer:
             backend=backend,
             vocab_size=size,
             special=SpecialTokens(**{role: vocab[token] for role, token in found.items()}),
-            word_start=_word_starts(backend, vocab, size, set(found.values())),
+            word_start=word_starts(json.loads(backend.to_str()), vocab, size, set(found.values())),
         )
 
     @cached_property
@@ -100,7 +93,13 @@ class Tokenizer:
     @cached_property
     def lowercase(self) -> bool:
         """Whether its normalizer lowercases."""
-        return bool((self._description.get("normalizer") or {}).get("lowercase", False))
+        steps = leaves(self._description.get("normalizer"))
+        return any(step["type"] == "Lowercase" or step.get("lowercase", False) for step in steps)
+
+    @cached_property
+    def kind(self) -> str:
+        """wordpiece | bpe | unigram | wordlevel: the model that cuts words into pieces."""
+        return str(self._description["model"]["type"]).lower()
 
     @cached_property
     def _text_backend(self) -> tokenizers.Tokenizer:
@@ -112,11 +111,8 @@ class Tokenizer:
     @cached_property
     def _memory(self) -> WordMemory | None:
         """The shortcut for tokenizers whose pieces never depend on anything beyond a space; else None."""
-        kinds = [(self._description.get(part) or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
-        plain = all(token["special"] for token in self._description["added_tokens"])
-        if kinds != ["BertNormalizer", "BertPreTokenizer", "WordPiece"] or not plain:
-            return None
-        return WordMemory(self._encode_words)
+        cuts = cuts_of(self._description)
+        return WordMemory(self._encode_words, self.encode_directly, cuts) if cuts else None
 
     def _encode_words(self, words: Sequence[str]) -> tuple[U32, I64]:
         """`encode_directly` for many short texts, at half its cost: 256 of them share one encoding."""
@@ -128,18 +124,26 @@ class Tokenizer:
             parts.append(np.array(encoding.ids, np.uint32))
         return np.concatenate(parts), offsets_of(lengths)
 
-    def encode_flat(self, texts: Sequence[str]) -> tuple[U32, I64]:
+    def encode_flat(self, texts: Sequence[str], after_space: Flags | None = None) -> tuple[U32, I64]:
         """The pieces of every text, end to end, without special tokens.
+
+        Args:
+            texts: n of them.
+            after_space: bool [n], which texts go on behind a space, as the sentences of a document do behind the first: they
+                are encoded as `" " + text`. A byte-level BPE writes a word otherwise there (`Ġthe`) than at the
+                beginning (`the`). None: no text does.
 
         Returns:
             ids uint32 [T] and offsets int64 [n + 1]: text i has ids[offsets[i]:offsets[i + 1]].
         """
         if self._memory is None or len(texts) < WORTH_A_MEMORY:
-            return self.encode_directly(texts)
-        return self._memory.encode(texts)
+            return self.encode_directly(texts, after_space)
+        return self._memory.encode(texts, after_space)
 
-    def encode_directly(self, texts: Sequence[str]) -> tuple[U32, I64]:
+    def encode_directly(self, texts: Sequence[str], after_space: Flags | None = None) -> tuple[U32, I64]:
         """`encode_flat` by the backend alone, which remembers nothing: the reference that the shortcut must equal."""
+        if after_space is not None:
+            texts = [f" {text}" if behind else text for text, behind in zip(texts, after_space.tolist(), strict=True)]
         parts, lengths = [np.zeros(0, np.uint32)], np.zeros(len(texts), np.int64)
         for start in range(0, len(texts), BATCH):
             encodings = self._text_backend.encode_batch_fast(list(texts[start : start + BATCH]), add_special_tokens=False)
@@ -161,29 +165,4 @@ class Tokenizer:
 
     def save(self, directory: str) -> None:
         """Write what `load` and transformers' `AutoTokenizer` open: the same bytes for equal tokenizers."""
-        wordpiece = self._description["model"]["type"] == "WordPiece"
-        names = {f"{role}_token": self.backend.id_to_token(getattr(self.special, role)) for role in SPECIAL_NAMES}
-        config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
-        if wordpiece:
-            config |= {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lowercase, "tokenize_chinese_chars": True}
-            config["strip_accents"] = (self._description["normalizer"] or {}).get("strip_accents")
-            vocab: dict[str, int] = self.backend.get_vocab(with_added_tokens=True)
-            pieces = [""] * self.vocab_size
-            for piece, number in vocab.items():
-                pieces[number] = piece
-            storage.write_bytes(storage.join(directory, "vocab.txt"), "".join(f"{piece}\n" for piece in pieces).encode())
-        _write_json(storage.join(directory, "special_tokens_map.json"), names)
-        _write_json(storage.join(directory, "tokenizer_config.json"), config)
-        storage.write_bytes(storage.join(directory, "tokenizer.json"), (self.backend.to_str(pretty=True) + "\n").encode())
-
-
-def _word_starts(backend: tokenizers.Tokenizer, vocab: dict[str, int], size: int, special: set[str]) -> npt.NDArray[np.bool_]:
-    starts = np.zeros(size, np.bool_)
-    prefix = getattr(backend.model, "continuing_subword_prefix", None)  # WordPiece marks the pieces that go on
-    for piece, number in vocab.items():
-        starts[number] = piece in special or (not piece.startswith(prefix) if prefix else piece.startswith(WORD_START_MARKS))
-    return starts
-
-
-def _write_json(path: str, value: Any) -> None:
-    storage.write_bytes(path, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode())
+        save(self.backend, self._description, self.special, directory)

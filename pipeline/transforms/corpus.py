@@ -1,49 +1,41 @@
-"""Corpus stage: the two units of work that Beam spreads, and what is decided between them.
+"""Corpus stage, first step: a split -> its documents, cleaned, filtered and cut into sentences, in a part file.
 
-    ReadSplit    a split -> its documents in `parts/NAME.arrow`, and in `parts/NAME.refs.arrow` what is needed to find copies
-    plan         all references -> which documents stay, in which shard and where in it
-    WriteShard   a shard's number -> the shard, its documents taken from the parts
-
-Only references, some 200 bytes a document, are ever held together; text stays on disk, a batch at a time.
+What comes back is small: counters, what could not be read, and a few examples of what was dropped. The part's
+references (pipeline/transforms/corpus_parts.py) are what the search for copies looks at.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+import contextlib
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline import keys, schema, storage
 from pipeline.corpora import find_reader
 from pipeline.corpora.reader import Settings, Split, Tally
-from pipeline.text import dedup, sentences
-from pipeline.text.clean import clean
-from pipeline.text.document import Document
-from pipeline.text.filters import document_filters, first_reason
-from pipeline.transforms.arrow import read_arrow, write_arrow
+from pipeline.text import decontaminate, dedup, sentences
+from pipeline.text.config import TextConfig
+from pipeline.text.document import HOLE, Document
+from pipeline.text.result import Result
+from pipeline.text.steps import build_steps, run_steps
+from pipeline.transforms.corpus_parts import REJECTED, Runs, references_schema, well_formed
 
-BATCH_CHARACTERS = 1 << 20
-BATCH_DOCUMENTS = 1 << 10
+EXAMPLES = 3  # of each reason
+EXAMPLE_CHARACTERS = 300
 
-REFERENCES = pa.schema(
-    [
-        pa.field("key", pa.uint64(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("characters", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("exact", pa.binary(dedup.EXACT_BYTES), nullable=False),
-        pa.field("bands", pa.list_(pa.uint64(), dedup.BANDS), nullable=True),
-        pa.field("batch", pa.int32(), nullable=False),  # of the part
-        pa.field("row", pa.int32(), nullable=False),  # of the batch
-    ]
-)
-PLAN = pa.schema([pa.field(name, pa.int32(), nullable=False) for name in ("part", "batch", "row")])
+
+@dataclass(frozen=True, kw_only=True)
+class Tasks:
+    """Decontamination: the saved `TaskIndex`, what it was made from, and what is dropped."""
+
+    path: str
+    fingerprint: str
+    unit: Literal["document", "paragraph"]
+    minimum_characters: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,88 +44,134 @@ class ReadSplit:
 
     Attributes:
         parts: the directory to write to.
-        near: whether signatures for near copies are made.
-        Others as in `CorpusConfig`.
+        text: a `TextConfig` as a dict.
+        settings: `Settings` as a dict, of plain values.
+        heldout_fraction: as in `CorpusConfig`.
+        minhash: parameters of the signatures for near copies; None: none are made.
+        verified: whether sketches are kept, by which candidates are compared.
+        tasks: what documents may not hold; None: all may be held.
+        keep_rejected: whether what is dropped is written out.
     """
 
     parts: str
-    language: str
-    stop: bool
-    dropped_sections: tuple[str, ...]
-    minimum_characters: int
-    minimum_words: int
-    maximum_characters: int
-    minimum_letters: float
+    text: Mapping[str, Any]
+    settings: Mapping[str, Any]
     heldout_fraction: float
-    near: bool
+    minhash: dedup.MinHash | None
+    verified: bool
+    tasks: Tasks | None
+    keep_rejected: bool
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        """Args: unit: `name` of the part and the `split`. Returns: counters, documents, bytes of text, what was rejected."""
-        split = Split(**unit["split"])
-        tally = Tally(split=split, stop=self.stop)
-        references: list[dict[str, Any]] = []
+        """Read one split.
+
+        Args:
+            unit: `name` of the part and the `split`.
+
+        Returns:
+            counters, documents, bytes of text, what was rejected, matches with tasks, and examples of what was dropped.
+        """
+        split = as_split(unit["split"])
+        settings = as_settings(self.settings)
+        tally = Tally(split=split, stop=settings.stop)
         path = storage.join(self.parts, unit["name"])
-        write_arrow(f"{path}.arrow", schema.CORPUS, self._batches(split, tally, references))
-        table = pa.Table.from_pylist(references, schema=REFERENCES)
-        write_arrow(f"{path}.refs.arrow", REFERENCES, table.combine_chunks().to_batches())
+        with _PartWriter(path, references_schema(self.minhash, self.verified), self.keep_rejected) as writer:
+            work = _Work(self, tally, writer)
+            for raw in find_reader(split.kind).read(split, settings, tally):
+                work.take(raw)
+            writer.finish()
+            documents, size = writer.documents, writer.bytes
         return {
             "counters": dict(tally.counters),
-            "documents": len(references),
-            "bytes": sum(reference["bytes"] for reference in references),
+            "documents": documents,
+            "bytes": size,
             "rejected": [asdict(rejected) for rejected in tally.rejected],
+            "tasks": work.tasks,
+            "examples": work.examples.as_json(),
         }
 
-    def _batches(self, split: Split, tally: Tally, references: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-        rows: list[dict[str, Any]] = []
-        characters = batch = 0
-        for row, text in self._rows(split, tally):
-            signature = dedup.signature(text)
-            references.append(
-                {
-                    "key": row["key"],
-                    "id": row["id"],
-                    "characters": len(text),
-                    "bytes": len(text.encode("utf-8", "surrogatepass")),
-                    "exact": signature.exact,
-                    "bands": signature.bands if self.near else None,
-                    "batch": batch,
-                    "row": len(rows),
-                }
-            )
-            rows.append(row)
-            characters += len(text)
-            if characters >= BATCH_CHARACTERS or len(rows) >= BATCH_DOCUMENTS:
-                yield pa.RecordBatch.from_pylist(rows, schema=schema.CORPUS)
-                rows, characters, batch = [], 0, batch + 1
-        if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=schema.CORPUS)
 
-    def _rows(self, split: Split, tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
-        """(row of schema CORPUS, its text) of each document that is kept."""
-        settings = Settings(stop=self.stop, dropped_sections=frozenset(self.dropped_sections))
-        filters = document_filters(
-            minimum_characters=self.minimum_characters,
-            minimum_words=self.minimum_words,
-            maximum_characters=self.maximum_characters,
-            minimum_letters=self.minimum_letters,
-        )
-        for raw in find_reader(split.kind).read(split, settings, tally):
-            document = clean(raw)
-            reason = first_reason(document, filters)
-            if reason is not None:
-                tally.drop(reason)
-                continue
-            found = sentences.split(document.paragraphs, self.language)
-            tally.drop_lines("formula", found.holes)
-            if not found.texts:
-                tally.drop("too_short")
-                continue
-            yield self._row(document, found), " ".join(found.texts)
+class _Work:
+    """What is done with each document of one split."""
+
+    def __init__(self, how: ReadSplit, tally: Tally, writer: _PartWriter) -> None:
+        self.how, self.tally, self.writer = how, tally, writer
+        self.config = TextConfig(**how.text)
+        self.steps = build_steps(self.config)
+        self.index = decontaminate.loaded(how.tasks.path, how.tasks.fingerprint) if how.tasks else None
+        self.tasks: dict[str, int] = {}
+        self.examples = Examples()
+        self._seen: list[tuple[str, Result]] = []
+
+    def take(self, raw: Document) -> None:
+        """Take one document through the steps, and write it, or note why not."""
+        raw = well_formed(raw)
+        self._seen.clear()
+        result = run_steps(raw, self.steps, self._observe)
+        detail = ""
+        if result.document is not None and self.index is not None:
+            result, detail = self._decontaminated(result.document)
+        for step, seen in self._seen:
+            for removed in seen.removed:
+                self.tally.drop_lines(removed.reason)
+                self._reject(raw, "line", step, removed.reason, detail if step == decontaminate.NAME else "", removed.text)
+        if result.document is None:
+            self._drop(raw, self._seen[-1][0], str(result.reason), detail)
+            return
+        document = result.document
+        found = sentences.split(document.paragraphs, document.language or self.config.fallback_language)
+        self.tally.drop_lines("formula", found.holes)
+        for sentence in found.dropped:
+            self._reject(document, "line", "sentences", "formula", "", sentence.replace(HOLE, "[…]"))
+        if not found.texts:
+            self._drop(document, "sentences", "too_short", "")
+            return
+        self.writer.add(self._row(document, found))
+
+    def _decontaminated(self, document: Document) -> tuple[Result, str]:
+        """What is left of it, and the words that it shares with tasks."""
+        if self.index is None or self.how.tasks is None:
+            return Result(document), ""
+        how = self.how.tasks
+        result, matches = decontaminate.decontaminate(document, self.index, how.unit, how.minimum_characters)
+        self._observe(decontaminate.NAME, document, result)
+        for task in sorted({match.task for match in matches}):
+            self.tasks[task] = self.tasks.get(task, 0) + 1
+        return result, "; ".join(match.words for match in matches)
+
+    def _observe(self, step: str, before: Document, result: Result) -> None:
+        del before
+        if result.removed or result.document is None:
+            self._seen.append((step, result))
+
+    def _drop(self, document: Document, step: str, reason: str, detail: str) -> None:
+        self.tally.drop(reason)
+        self._reject(document, "document", step, reason, detail, document.text)
+
+    def _reject(self, document: Document, scope: str, step: str, reason: str, detail: str, text: str) -> None:
+        """Note an example, and write it out if that is wanted."""
+        self.examples.offer(scope, reason, document, text)
+        if self.how.keep_rejected:
+            row = {
+                "key": keys.document_key(document.id),
+                "id": document.id,
+                "source": document.source,
+                "title": document.title,
+                "scope": scope,
+                "step": step,
+                "reason": reason,
+                "detail": detail,
+                "text": text,
+            }
+            self.writer.reject(row)
 
     def _row(self, document: Document, found: sentences.Sentences) -> dict[str, Any]:
+        """A row of CORPUS and its reference."""
+        text = " ".join(found.texts)
         key = keys.document_key(document.id)
-        heldout = float(keys.uniform(keys.mix(key))) < self.heldout_fraction
-        return {
+        signature = dedup.signature(text, self.how.minhash)
+        heldout = float(keys.uniform(keys.mix(key))) < self.how.heldout_fraction
+        row: dict[str, Any] = {
             "key": key,
             "id": document.id,
             "source": document.source,
@@ -141,113 +179,101 @@ class ReadSplit:
             "split": schema.HELDOUT if heldout else schema.TRAIN,
             "sentences": found.texts,
             "paragraphs": found.paragraphs,
+            "characters": len(text),
+            "bytes": len(text) if text.isascii() else len(text.encode()),
+            "heldout": heldout,
+            "exact_high": int.from_bytes(signature.exact[:8], "little"),
+            "exact_low": int.from_bytes(signature.exact[8:], "little"),
         }
+        if signature.bands is not None and signature.sketch is not None:
+            row |= {f"band_{band:02d}": value for band, value in enumerate(signature.bands.tolist())}
+            if self.how.verified:
+                row["sketch"] = signature.sketch.tobytes()
+        return row
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What stays.
+class Examples:
+    """A few dropped documents and lines of each reason, chosen by a hash of their ids and text, never by their order."""
 
-    Attributes:
-        table: schema PLAN; the documents that stay, by shard, and by key within a shard.
-        begins: int64 [shards + 1]; shard `s` is rows begins[s] to begins[s + 1] of the table.
-        dropped: documents dropped here, by reason.
-        documents, bytes: what stays, by number of the part.
-    """
+    def __init__(self) -> None:
+        self._chosen: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
 
-    table: pa.Table
-    begins: npt.NDArray[np.int64]
-    dropped: Counter[str]
-    documents: npt.NDArray[np.int64]
-    bytes: npt.NDArray[np.int64]
+    def offer(self, scope: str, reason: str, document: Document, text: str) -> None:
+        """Take it if it is among the first by its hash."""
+        rank = -keys.document_key(f"{document.id}\0{text[:EXAMPLE_CHARACTERS]}")
+        chosen = self._chosen.setdefault((scope, reason), [])
+        if len(chosen) < EXAMPLES:
+            heapq.heappush(chosen, (rank, document.title or document.id, text[:EXAMPLE_CHARACTERS]))
+        elif rank > chosen[0][0]:
+            heapq.heapreplace(chosen, (rank, document.title or document.id, text[:EXAMPLE_CHARACTERS]))
 
-
-def plan(references: list[pa.Table], shards: int, *, exact: bool, near: bool) -> Plan:
-    """Find the copies, and place what stays.
-
-    Of copies the longest document stays, of equally long ones the one with the smallest id. Two documents with one id
-    (a page that a dump holds twice) are told by `duplicate_id`; the longer stays.
-
-    Args:
-        references: schema REFERENCES, one table a part.
-        shards: how many shards there are.
-        exact, near: which copies are dropped.
-    """
-    part = np.repeat(np.arange(len(references)), [table.num_rows for table in references])
-    table = pa.concat_tables(references).append_column("part", pa.array(part, pa.int32()))
-    order = [("characters", "descending"), *((name, "ascending") for name in ("id", "part", "batch", "row"))]
-    by_rank = pc.sort_indices(table, order).to_numpy()
-    rank = np.empty(by_rank.size, dtype=np.int64)
-    rank[by_rank] = np.arange(by_rank.size)
-    key = table["key"].to_numpy()
-
-    again = np.zeros(rank.size, dtype=bool)
-    by_key = np.lexsort((rank, key))
-    again[by_key[1:]] = key[by_key[1:]] == key[by_key[:-1]]
-    left = np.flatnonzero(~again)
-    drop_exact, drop_near = np.zeros(left.size, dtype=bool), np.zeros(left.size, dtype=bool)
-    if exact or near:
-        hashes = np.frombuffer(b"".join(table["exact"].to_pylist()), dtype=np.dtype((np.void, dedup.EXACT_BYTES)))
-        bands = _bands(table)[left] if near else None
-        drop_exact, drop_near = dedup.copies(hashes[left], bands, np.argsort(np.argsort(rank[left])))
-    counts = {"duplicate_id": again.sum(), "exact_duplicate": drop_exact.sum(), "near_duplicate": drop_near.sum()}
-    kept = left[~(drop_exact | drop_near)]
-
-    shard = (keys.mix(key[kept]) % np.uint64(shards)).astype(np.int64)
-    kept = kept[np.lexsort((key[kept], shard))]
-    return Plan(
-        table=table.select(PLAN.names).take(kept).cast(PLAN),
-        begins=np.concatenate(([0], np.cumsum(np.bincount(shard, minlength=shards)))),
-        dropped=Counter({reason: int(count) for reason, count in counts.items() if count}),
-        documents=np.bincount(part[kept], minlength=len(references)),
-        bytes=np.bincount(part[kept], table["bytes"].to_numpy()[kept], minlength=len(references)).astype(np.int64),
-    )
+    def as_json(self) -> list[list[Any]]:
+        """[scope, reason, hash, title, text] of each."""
+        return [
+            [*name, -rank, title, text] for name, chosen in sorted(self._chosen.items()) for rank, title, text in sorted(chosen)
+        ]
 
 
-def _bands(table: pa.Table) -> keys.U64:
-    chunks = [chunk.flatten().to_numpy().reshape(-1, dedup.BANDS) for chunk in table["bands"].chunks if len(chunk)]
-    return np.concatenate([np.zeros((0, dedup.BANDS), dtype=np.uint64), *chunks])
+class _PartWriter:
+    """The three files of a part, written together, and there only if all of it went well."""
+
+    def __init__(self, path: str, references: pa.Schema, keep_rejected: bool) -> None:
+        self._stack = contextlib.ExitStack()
+        self._names = {f"{path}.arrow": schema.CORPUS, f"{path}.refs.arrow": references}
+        self._references = references
+        self._rejects = f"{path}.rejected.arrow" if keep_rejected else None
+        self._runs = Runs(pa.schema([*schema.CORPUS, *(field for field in references if field.name != "key")]))
+        self._rejected = Runs(REJECTED)
+        self._files: list[Any] = []
+        self.documents = self.bytes = 0
+
+    def __enter__(self) -> _PartWriter:
+        names = {**self._names, **({self._rejects: REJECTED} if self._rejects else {})}
+        for name, arrow_schema in names.items():
+            handle = self._stack.enter_context(storage.atomic_output(name))
+            self._files.append(self._stack.enter_context(pa.ipc.new_file(handle, arrow_schema)))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def finish(self) -> None:
+        """Write what is still held."""
+        self._write(self._runs.close())
+        self._write_rejected(self._rejected.close())
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.documents += 1
+        self.bytes += row["bytes"]
+        self._write(self._runs.add(row, row["bytes"]))
+
+    def reject(self, row: dict[str, Any]) -> None:
+        self._write_rejected(self._rejected.add(row, len(row["text"])))
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> None:
+        for batch in batches:
+            for file, arrow_schema in zip(self._files, (schema.CORPUS, self._references), strict=False):
+                columns = [batch[name] for name in arrow_schema.names]
+                file.write_batch(pa.RecordBatch.from_arrays(columns, schema=arrow_schema))
+
+    def _write_rejected(self, batches: Iterator[pa.RecordBatch]) -> None:
+        for batch in batches:
+            self._files[2].write_batch(batch)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WriteShard:
-    """Write one shard of the corpus.
-
-    Attributes:
-        parts: the parts' paths without their endings, by number.
-        plan: the file that holds the plan's table.
-        directory: where the shards go.
-        shards: how many there are.
-    """
-
-    parts: tuple[str, ...]
-    plan: str
-    directory: str
-    shards: int
-
-    def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
-        """Args: unit: `number` of the shard, `begin` and `end` in the plan. Returns: documents held out."""
-        places = read_arrow(self.plan).slice(unit["begin"], unit["end"] - unit["begin"])
-        part, batch, row = (places[name].to_numpy() for name in PLAN.names)
-        order = np.lexsort((row, batch, part))
-        pieces = [pa.RecordBatch.from_pylist([], schema=schema.CORPUS)]
-        for begin, end in _runs(part[order], batch[order]):
-            chosen = order[begin:end]
-            source = read_arrow(f"{self.parts[part[chosen[0]]]}.arrow").to_batches()[batch[chosen[0]]]
-            pieces.append(source.take(pa.array(row[chosen])))
-        table = pa.Table.from_batches(pieces).take(pa.array(np.argsort(order)))
-        # made anew from values, so that the bytes say nothing of how the documents had been cut into parts
-        columns = [pa.array(table[field.name].to_pylist(), field.type) for field in schema.CORPUS]
-        path = storage.join(self.directory, schema.shard_name("corpus", unit["number"], self.shards))
-        write_arrow(path, schema.CORPUS, [pa.RecordBatch.from_arrays(columns, schema=schema.CORPUS)])
-        return {"heldout": pc.sum(pc.equal(table["split"], schema.HELDOUT)).as_py() or 0}
+def as_split(value: Mapping[str, Any]) -> Split:
+    """A split from JSON, where tuples have become lists."""
+    part, named = value.get("part"), value.get("fields") or ()
+    return Split(**{**value, "part": tuple(part) if part else None, "fields": tuple((name, column) for name, column in named)})
 
 
-def _runs(*columns: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """(begin, end) of each run of rows in which all columns stay the same."""
-    count = columns[0].size
-    if not count:
-        return
-    change = np.flatnonzero(np.any([column[1:] != column[:-1] for column in columns], axis=0)) + 1
-    borders = [0, *change.tolist(), count]
-    yield from zip(borders[:-1], borders[1:], strict=True)
+def as_settings(values: Mapping[str, Any]) -> Settings:
+    """Settings from plain values: headings and names are compared in lower case."""
+    made: dict[str, Any] = {
+        field.name: frozenset(name.strip().lower() for name in values[field.name])
+        if isinstance(values[field.name], (list, tuple))
+        else values[field.name]
+        for field in fields(Settings)
+        if field.name in values
+    }
+    return Settings(**made)

@@ -35,7 +35,8 @@ class CorpusShards:
     def open(cls, path: str) -> CorpusShards:
         """Raises `DataError` where `path` holds no finished corpus."""
         manifest = artifact.read_manifest(path)
-        files = sorted((entry.path, entry.size) for entry in manifest.files if entry.path.endswith(".arrow"))
+        shards = (entry for entry in manifest.files if entry.path.startswith("corpus-") and entry.path.endswith(".arrow"))
+        files = sorted((entry.path, entry.size) for entry in shards)  # and not what lies in rejected/
         if manifest.stage != "corpus" or not files:
             raise DataError(
                 f"{path} holds a {manifest.stage} artifact with {len(files)} Arrow files, not a corpus; name one that `cloze corpus` made"

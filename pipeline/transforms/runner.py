@@ -42,10 +42,11 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
         if os.getcwd() != self.directory and os.path.isdir(self.directory):
             os.chdir(self.directory)
 
-    def process(self, element: tuple[str, Any]) -> Iterable[None]:
-        name, unit = element
+    def process(self, element: tuple[str, str]) -> Iterable[None]:
+        name, packed = element
         if name == IDLE:
             return ()
+        unit = json.loads(packed)
         tell_unit(name)
         try:
             result_file = storage.join(self.results, f"{name}.json")
@@ -97,7 +98,7 @@ def fan_out(
 
     Args:
         step: the step's name: its scratch directory and its name in progress.
-        units: (name, unit): names unique and fit for files, units small and picklable.
+        units: (name, unit): names unique and fit for files, units small, of what JSON knows.
         function: importable by name (module level or an instance of a module-level dataclass with `__call__`);
             returns small JSON.
         unit_name: what is counted in progress, such as `files`.
@@ -142,7 +143,9 @@ def _not_done(results: str, units: list[tuple[str, Any]]) -> list[tuple[str, Any
 
 def _run(engine: Engine, elements: list[tuple[str, Any]], work: _Unit, units: int, step: str) -> None:
     def construct(pipeline: beam.Pipeline) -> None:
-        _ = pipeline | beam.Create(elements, reshuffle=True) | beam.ParDo(work)
+        # Units travel as JSON: Beam's own coder refuses the paths of files whose names are no UTF-8.
+        packed = [(name, json.dumps(unit)) for name, unit in elements]
+        _ = pipeline | beam.Create(packed, reshuffle=True) | beam.ParDo(work)
 
     try:
         engine.run(construct, units, step)

@@ -31,6 +31,9 @@ from pipeline import artifact
 from pipeline.corpora import find_reader
 from pipeline.corpora.reader import Settings, Tally
 from pipeline.errors import DataError
+from pipeline.jobs.corpus import STAGE, CorpusConfig
+from pipeline.stage import execute
+from pipeline.transforms.arrow import read_arrow
 from tests.pipeline.test_corpora_books import chapter, write_epub
 from tests.pipeline.test_corpora_tei import P5
 from tests.pipeline.test_corpora_warc import response
@@ -325,3 +328,18 @@ def test_the_stage_goes_on_and_tells_everything(tmp_path):
     assert not any(str(tmp_path) in json.dumps(entry) for entry in rejected)
     assert result.manifest.rows >= 1
     assert artifact.verify(str(tmp_path / "corpus")).ok
+
+
+def test_a_file_whose_name_is_no_utf8_is_read(tmp_path: Path) -> None:
+    """Linux names are bytes; the id shows those that are no text as escapes."""
+    directory = tmp_path / "texts"
+    directory.mkdir()
+    prose = "The river ran past the mill and into the valley, where the people of the town had built their houses. " * 6
+    with open(os.path.join(os.fsencode(directory), b"caf\xe9.txt"), "w", encoding="utf-8") as file:
+        file.write(prose)
+    config = CorpusConfig(sources=({"kind": "text", "path": str(directory)},))  # type: ignore[arg-type]
+    result = execute(STAGE, config, {}, str(tmp_path / "corpus"))
+    assert result.manifest.rows == 1
+    assert execute(STAGE, config, {}, str(tmp_path / "corpus")).cached
+    table = read_arrow(str(tmp_path / "corpus" / "corpus-00000-of-00001.arrow"))
+    assert table["id"].to_pylist() == ["text/caf\\xe9.txt"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.cli import main
 from pipeline import artifact
 from pipeline.artifact import Manifest
 from pipeline.errors import DataError
@@ -74,3 +75,52 @@ def test_fingerprint_depends_on_everything_that_shapes_the_result() -> None:
     others = [("vocab", 1, {"a": 1, "b": 2}, {"x": "1"}), ("corpus", 2, {"a": 1, "b": 2}, {"x": "1"}),
               ("corpus", 1, {"a": 1, "b": 3}, {"x": "1"}), ("corpus", 1, {"a": 1, "b": 2}, {"x": "2"})]  # fmt: skip
     assert len({artifact.fingerprint(*other) for other in others} | {base}) == 5
+
+
+def test_a_linked_file_is_the_same_file(tmp_path: Path) -> None:
+    make(tmp_path / "x")
+    artifact.link_file(str(tmp_path / "x" / "sub" / "b.txt"), str(tmp_path / "y" / "sub" / "b.txt"))
+    assert (tmp_path / "y" / "sub" / "b.txt").samefile(tmp_path / "x" / "sub" / "b.txt")
+    artifact.link_file(str(tmp_path / "x" / "a.arrow"), str(tmp_path / "y" / "sub" / "b.txt"))  # in place of what is there
+    assert (tmp_path / "y" / "sub" / "b.txt").read_bytes() == b"rows"
+    assert (tmp_path / "x" / "sub" / "b.txt").read_bytes() == b"words"
+
+
+def test_all_artifacts_below_a_directory_are_found(tmp_path: Path) -> None:
+    for name in ("one", "deep/two", "one/inside"):
+        make(tmp_path / name)
+    (tmp_path / "latest").symlink_to(tmp_path / "one")
+    found = artifact.find_artifacts(str(tmp_path))
+    assert found == [str(tmp_path / "deep/two"), str(tmp_path / "one")]
+    assert artifact.find_artifacts(str(tmp_path / "one")) == [str(tmp_path / "one")]
+    for nothing in (tmp_path / "deep/two/sub", tmp_path / "nothing", tmp_path / "one" / "a.arrow"):
+        with pytest.raises(DataError, match="holds no finished artifact"):
+            artifact.find_artifacts(str(nothing))
+
+
+def test_verify_reports_every_byte_and_names_every_bad_file(tmp_path: Path) -> None:
+    make(tmp_path / "x")
+    read: list[int] = []
+    found = artifact.verify(str(tmp_path / "x"), 3, read.append)
+    assert sum(read) == found.bytes == 11
+    assert found.files == 3
+    (tmp_path / "x" / "a.arrow").write_bytes(b"rowz")
+    (tmp_path / "x" / "sub" / "b.txt").write_bytes(b"wordz")
+    assert [error.split()[0] for error in artifact.verify(str(tmp_path / "x")).errors] == ["a.arrow", "sub/b.txt"]
+
+
+def test_the_verb_reads_one_artifact_or_all_below(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        make(tmp_path / name)
+    assert main(["verify", str(tmp_path / "one"), "--json"]) == 0
+    one = json.loads(capfd.readouterr().out)
+    assert one["ok"]
+    assert one["content_sha256"] == artifact.read_manifest(str(tmp_path / "one")).content_sha256
+    assert main(["verify", str(tmp_path), "--json", "--threads", "2"]) == 0
+    both = json.loads(capfd.readouterr().out)
+    assert set(both["artifacts"]) == {str(tmp_path / "one"), str(tmp_path / "two")}
+    (tmp_path / "two" / "a.arrow").write_bytes(b"rowz")
+    assert main(["verify", str(tmp_path), "--json"]) == 3
+    told = capfd.readouterr()
+    assert f"{tmp_path / 'two'}: a.arrow has sha256" in told.err
+    assert json.loads(told.out)["errors"] == [told.err.strip()]

@@ -20,24 +20,13 @@ from pipeline.errors import DataError, UsageError
 from pipeline.examples.masking.draw import MaskConfig, Rows, TokenTable, draw_masks, row_keys
 from pipeline.jobs.dataset import STAGE, DatasetConfig
 from pipeline.schema import DatasetInfo
-from pipeline.stage import execute, parse_config
+from pipeline.stage import parse_config
 from pipeline.tokenizer import load
 from pipeline.transforms import ranks
 from tests.pipeline.corpus_fixture import made_documents, write_corpus
+from tests.pipeline.dataset_fixture import CONFIG, PIECES, made_corpus, make, tables, write_vocab
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden.json"
-CONFIG = {"length": 48, "copies": 3, "shards": 4, "seed": 7}
-PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *"abcdefghijklmnopqrstuvwxyz.,",
-    *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
-]
-SYLLABLES = [first + second for first in "bcdfghlmnprstvwz" for second in "aeiou"]
-
 DRIVER = """
 import json, sys
 from pipeline.jobs.dataset import STAGE, DatasetConfig
@@ -53,9 +42,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def vocab(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-    path.write_text("".join(f"{piece}\n" for piece in [*PIECES, *SYLLABLES, *(f"##{s}" for s in SYLLABLES)]))
-    return str(path)
+    return write_vocab(tmp_path_factory.mktemp("vocab"))
 
 
 @pytest.fixture(scope="module")
@@ -63,29 +50,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     return made_corpus(tmp_path_factory.mktemp("corpus"))
 
 
-def made_corpus(directory: Path, scrambled: bool = False) -> str:
-    documents = made_documents()
-    documents += [
-        ("books/odd.txt/1", ["", "\u200b", "Bare."]),
-        ("books/odd.txt/2", ["\x00"]),
-        ("books/odd.txt/3", ["ba " * 300]),
-    ]
-    return write_corpus(directory, documents, shards=3, heldout=[name for name, _ in documents[:6]], scrambled=scrambled)
-
-
-def make(corpus: str, vocab: str, out: Path | str, **settings):
-    config = parse_config(DatasetConfig, {**CONFIG, **settings}, "dataset")
-    return execute(STAGE, config, {"corpus": corpus, "vocab": vocab}, str(out))
-
-
 @pytest.fixture(scope="module")
 def made(corpus: str, vocab: str, tmp_path_factory: pytest.TempPathFactory):
     return make(corpus, vocab, tmp_path_factory.mktemp("dataset"))
-
-
-def tables(result, split: str = "train") -> list[pa.Table]:
-    paths = sorted(Path(result.artifact).glob(f"{split}-*.arrow"))
-    return [pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in paths]
 
 
 def test_golden(made):
@@ -240,7 +207,7 @@ def test_slices_cover_all_ranks_once(parts, shards, buckets):
     merged = np.sort(np.concatenate(sorted_ranks))
     starts = np.concatenate([[0], np.cumsum(counts)])
     at = 0
-    for part in ranks.plan_slices(counts, shards):
+    for part in ranks.plan_slices(counts, ranks.shard_rows([len(merged)], shards)[0]):
         assert part.rows in (len(merged) // shards, -(-len(merged) // shards))
         if part.rows:
             assert starts[part.first] + part.skip == at
@@ -248,6 +215,15 @@ def test_slices_cover_all_ranks_once(parts, shards, buckets):
             assert starts[part.end] >= at + part.rows > starts[part.end - 1]
         at += part.rows
     assert at == len(merged)
+
+
+@settings(max_examples=100, deadline=None)
+@given(bins=st.lists(st.integers(0, 50), min_size=1, max_size=6), shards=st.integers(1, 9))
+def test_shards_are_equal_in_all_and_in_each_bin(bins, shards):
+    sizes = ranks.shard_rows(bins, shards)
+    assert sizes.sum(axis=1).tolist() == bins
+    assert np.ptp(sizes.sum(axis=0)) <= 1
+    assert (np.ptp(sizes, axis=1) <= 1).all()
 
 
 def test_recipe_fills_the_config():

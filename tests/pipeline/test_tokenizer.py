@@ -202,7 +202,7 @@ def test_line_ends_and_blank_lines_keep_ids(tmp_path):
     assert load(str(tmp_path / "saved/vocab.txt")).encode_batch(["the"]) == [[6]]
 
 
-def test_byte_level_bpe_goes_the_long_way(tmp_path):
+def test_byte_level_bpe(tmp_path):
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *alphabet, "Ġt"]
     backend = tokenizers.Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [("Ġ", "t")]))

@@ -8,12 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tokenizers.pre_tokenizers import ByteLevel
 
 from pipeline.errors import DataError, UsageError
 from pipeline.jobs.vocab import STAGE, VocabConfig
+from pipeline.schema import SpecialTokens
 from pipeline.stage import execute, parse_config
 from pipeline.tokenizer import load
+from pipeline.tokenizer.measure import measure
 from tests.pipeline.corpus_fixture import made_documents, write_corpus
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden.json"
@@ -23,9 +27,11 @@ DRIVER = """
 import sys
 from pipeline.jobs.vocab import STAGE, VocabConfig
 from pipeline.stage import execute
-result = execute(STAGE, VocabConfig(size=300, sample_bytes=40_000), {"corpus": sys.argv[1]}, sys.argv[2])
-print(result.manifest.content_sha256)
+for kind, size in (("wordpiece", 300), ("bpe", 400), ("unigram", 150)):
+    config = VocabConfig(kind=kind, size=size, sample_bytes=40_000)
+    print(execute(STAGE, config, {"corpus": sys.argv[1]}, sys.argv[2] + kind).manifest.content_sha256)
 """
+SIZES = {"wordpiece": 300, "bpe": 400, "unigram": 150}
 
 
 @pytest.fixture(scope="module")
@@ -38,24 +44,32 @@ def make(corpus: str, out: Path, **settings):
     return execute(STAGE, parse_config(VocabConfig, settings, "vocab"), {"corpus": corpus}, str(out))
 
 
+def make_with(inputs: dict[str, str], out: Path, **settings):
+    return execute(STAGE, parse_config(VocabConfig, settings, "vocab"), inputs, str(out))
+
+
 @pytest.fixture(scope="module")
 def vocab(corpus: str, tmp_path_factory: pytest.TempPathFactory):
     return make(corpus, tmp_path_factory.mktemp("vocab"), **CONFIG)
 
 
-def test_golden(vocab):
+def test_golden(vocab, corpus, tmp_path):
     """If this fails on purpose, raise `VERSION` in pipeline/jobs/vocab.py and write the new hash to golden.json."""
     golden = json.loads(GOLDEN.read_text())["vocab"]
-    assert {"version": STAGE.version, "content_sha256": vocab.manifest.content_sha256} == golden
+    bpe = make(corpus, tmp_path, **{**CONFIG, "kind": "bpe", "size": 400}).manifest.content_sha256
+    assert {"version": STAGE.version, "content_sha256": vocab.manifest.content_sha256, "bpe": bpe} == golden
 
 
 def test_three_processes_give_the_same_bytes(vocab, corpus, tmp_path):
-    """Hugging Face's trainer alone does not: its hash maps are seeded anew in every process."""
-    for number, threads in enumerate(("1", "2", "4")):
+    """Hugging Face's trainers alone do not: their hash maps are seeded anew in every process."""
+    here = [make(corpus, tmp_path / kind, **{**CONFIG, "kind": kind, "size": size}) for kind, size in SIZES.items()]
+    expected = [result.manifest.content_sha256 for result in here]
+    assert expected[0] == vocab.manifest.content_sha256
+    for number, threads in enumerate(("1", "4")):
         environment = {**os.environ, "RAYON_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "true", "PYTHONHASHSEED": threads}
         command = [sys.executable, "-c", DRIVER, corpus, str(tmp_path / str(number))]
-        found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
-        assert found == vocab.manifest.content_sha256
+        found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.split()
+        assert found == expected
 
 
 def test_shards_and_their_order_do_not_matter(vocab, tmp_path):
@@ -114,6 +128,156 @@ def test_too_small_a_size(corpus, tmp_path):
         make(corpus, tmp_path / "v", size=20)
 
 
+def test_roberta_ids_and_an_honest_size(corpus, tmp_path):
+    """Text too small for 50,265 pieces: the mask is the last id all the same."""
+    result = make(corpus, tmp_path, kind="bpe")
+    tokenizer, summary = load(result.artifact), result.manifest.summary
+    assert summary["size"] == tokenizer.vocab_size == result.manifest.rows < 50265
+    assert tokenizer.special == SpecialTokens(cls=0, pad=1, sep=2, unk=3, mask=tokenizer.vocab_size - 1)
+    assert summary["kind"] == "bpe"
+    assert summary["unknown_rate"] == 0
+    assert not tokenizer.lowercase
+    vocab = tokenizer.backend.get_vocab()
+    assert sorted(vocab.values()) == list(range(tokenizer.vocab_size))
+    assert sorted(vocab, key=vocab.__getitem__)[4:260] == sorted(ByteLevel.alphabet())
+
+
+def test_albert_ids(corpus, tmp_path):
+    result = make(corpus, tmp_path, kind="unigram", size=200)
+    tokenizer = load(result.artifact)
+    assert tokenizer.special == SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
+    assert tokenizer.vocab_size == result.manifest.summary["size"] <= 200
+    assert tokenizer.lowercase
+    assert tokenizer.encode_batch(["BÁ co"]) == tokenizer.encode_batch(["ba co"])
+    cased = load(make(corpus, tmp_path / "cased", kind="unigram", size=200, lowercase=False, strip_accents=False).artifact)
+    assert cased.encode_batch(["Ba"]) != cased.encode_batch(["ba"])
+
+
+@pytest.mark.parametrize(("kind", "size"), [("bpe", 260), ("unigram", 12)])
+def test_too_small_a_size_of_any_kind(corpus, tmp_path, kind, size):
+    with pytest.raises(UsageError, match=rf"size \({size}\) leaves no room .* use at least \d+"):
+        make(corpus, tmp_path / "v", kind=kind, size=size)
+
+
+def test_the_unigram_alphabet_is_cut(tmp_path):
+    text = ["aaaa bbb cc dd " + "".join(chr(0x4E00 + i) for i in range(20))] * 3
+    artifact = make(
+        write_corpus(tmp_path / "c", [("d", text)]), tmp_path / "v", kind="unigram", size=40, limit_alphabet=7
+    ).artifact
+    vocab = load(artifact).backend.get_vocab()
+    assert {piece for piece in vocab if len(piece) == 1} == {"a", "b", "c", "d", "\u4e00", "\u4e01", "\u4e02", "▁"}
+
+
+def test_import(corpus, vocab, tmp_path):
+    source = Path(vocab.artifact) / "vocab.txt"
+    alone = make_with({}, tmp_path / "a", import_path=str(source))
+    assert load(alone.artifact).fingerprint == load(vocab.artifact).fingerprint
+    assert alone.manifest.summary["fertility"] is None
+    measured = make_with({"corpus": corpus}, tmp_path / "b", import_path=str(source), sample_bytes=40_000)
+    assert measured.manifest.summary["fertility"] == vocab.manifest.summary["fertility"]
+    other = tmp_path / "other.txt"
+    other.write_bytes(source.read_bytes())
+    assert make_with({}, tmp_path / "a", import_path=str(other)).cached  # by content, not by name
+    other.write_bytes(source.read_bytes() + b"more\n")
+    with pytest.raises(UsageError, match="made from other settings or inputs"):
+        make_with({}, tmp_path / "a", import_path=str(other))
+    cased = make_with({}, tmp_path / "c", import_path=str(source), lowercase=False)
+    assert not load(cased.artifact).lowercase
+
+
+@pytest.mark.parametrize(("kind", "size"), [("wordpiece", 80), ("bpe", 270), ("unigram", 60)])
+def test_extension(corpus, tmp_path, kind, size):
+    base = make(corpus, tmp_path / "base", kind=kind, size=size, sample_bytes=40_000, lowercase=True)
+    listed = tmp_path / "words.txt"
+    listed.write_text("Dehapu\n\nzatove\nzatove\n")
+    options = {"extend_path": base.artifact, "add": 12, "words_path": str(listed), "sample_bytes": 40_000}
+    result = make(corpus, tmp_path / "more", **options)
+    old, new, summary = load(base.artifact), load(result.artifact), result.manifest.summary
+    before, after = old.backend.get_vocab(), new.backend.get_vocab()
+    assert {piece: after[piece] for piece in before} == before
+    assert new.special == old.special
+    assert sorted(after.values()) == list(range(new.vocab_size))
+    assert summary["added_words"][:2] == ["dehapu", "zatove"]
+    assert summary["added"] == len(summary["added_words"]) == 14
+    assert summary["added_pieces"] == new.vocab_size - old.vocab_size >= 14
+    assert summary["fertility"] < summary["fertility_before"]
+    rows = [line.split("\t") for line in (Path(result.artifact) / "added_words.tsv").read_text().splitlines()][1:]
+    scores = [int(row[4]) for row in rows[2:]]
+    assert scores == sorted(scores, reverse=True)
+    for word, number, count, pieces, score in rows:
+        assert new.encode_batch([f", {word} ,"])[0].count(int(number)) == 1
+        [[*parts]] = [old.encode_flat([word], np.array([True]))[0].tolist()]
+        assert (len(parts), int(score)) == (int(pieces), int(count) * (int(pieces) - 1))
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(result.artifact)
+    texts = [" ".join(text) for _, text in made_documents(6)]
+    assert theirs(texts, add_special_tokens=False)["input_ids"] == new.encode_batch(texts)
+    again = make(corpus, tmp_path / "again", **options)
+    assert again.manifest.content_sha256 == result.manifest.content_sha256
+
+
+def test_extension_saves_what_it_promises(corpus, tmp_path):
+    """One WordPiece more shortens the text it was chosen from by its score, but for words that begin with it."""
+    base = make(corpus, tmp_path / "base", size=60, sample_bytes=10**9)
+    result = make(corpus, tmp_path / "more", extend_path=base.artifact, add=1, sample_bytes=10**9)
+    [row] = [line.split("\t") for line in (Path(result.artifact) / "added_words.tsv").read_text().splitlines()][1:]
+    held = {made_documents()[5][0], made_documents()[9][0]}
+    texts = [" ".join(text) for name, text in made_documents() if name not in held]
+    old, new = (len(load(path).encode_flat(texts)[0]) for path in (base.artifact, result.artifact))
+    assert old - new >= int(row[4]) > 0
+
+
+def test_words_that_are_none(corpus, vocab, tmp_path):
+    listed = tmp_path / "words.txt"
+    for line in ("two words", "covid-19", "x", "中文"):
+        listed.write_text(f"fine\n{line}\n")
+        with pytest.raises(UsageError, match=r"words.txt, line 2 .* is no single word of letters"):
+            make(corpus, tmp_path / "v", extend_path=vocab.artifact, words_path=str(listed))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"kind": "bpe"}, "is learned from text; give a corpus"),
+        ({"extend_path": "V", "add": 3}, "chooses words of a corpus; give one"),
+        ({"extend_path": "V"}, "needs words"),
+        ({"add": 3}, "need extend_path"),
+        ({"extend_path": "V", "import_path": "V", "add": 1}, "exclude each other"),
+        ({"import_path": "V", "size": 300}, "size and strip_accents are for training"),
+        ({"kind": "bpe", "strip_accents": True, "corpus": "C"}, "strip_accents"),
+    ],
+)
+def test_settings_that_do_not_fit(corpus, vocab, tmp_path, settings, says):
+    filled = {
+        key: {"V": vocab.artifact}.get(value, value) if isinstance(value, str) else value for key, value in settings.items()
+    }
+    inputs = {"corpus": corpus} if filled.pop("corpus", None) else {}
+    with pytest.raises(UsageError, match=says):
+        make_with(inputs, tmp_path / "v", **filled)
+
+
+def test_the_report_is_no_part_of_what_follows(vocab):
+    entries = {entry.path: entry.data for entry in vocab.manifest.files}
+    assert not entries["report.json"]
+    report = json.loads((Path(vocab.artifact) / "report.json").read_text())["tokenizer"]
+    assert report["fertility"] == vocab.manifest.summary["fertility"]
+
+
+def test_measures(tmp_path):
+    """By hand: two documents, a vocabulary that knows two words and letters."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", ".", *letters, *(f"##{letter}" for letter in letters)]
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    figures = measure(load(str(tmp_path / "vocab.txt")), [["The cat.", "A cats §"], ["ab"]])
+    # the cat . | a cat ##s [UNK] | a ##b: 9 pieces; words: The cat . A cats § ab
+    assert (figures["words"], figures["pieces"], figures["fertility"]) == (7, 9, round(9 / 7, 4))
+    assert figures["single_piece_words"] == round(3 / 5, 4)  # The cat A, of The cat A cats ab
+    assert figures["unknown_rate"] == round(1 / 9, 6)
+    assert figures["bytes_per_piece"] == round(19 / 9, 3)
+    assert figures["documents_in_128"] == 1
+    assert figures["words_in_128"] == round(126 * 7 / 9, 1)
+
+
 def test_unknown_kind(corpus, tmp_path):
     with pytest.raises(
         UsageError, match=r"vocab.kind \(found 'wordpeice'\): unknown kind of tokenizer; did you mean 'wordpiece'"
@@ -133,3 +297,68 @@ def test_a_damaged_corpus_is_told_by_name(tmp_path):
     shard.write_bytes(shard.read_bytes()[:-40])
     with pytest.raises(DataError, match="corpus-00000-of-00001.arrow is damaged"):
         make(corpus, tmp_path / "v", size=100)
+
+
+def command(capsys, *arguments: str) -> tuple[int, dict, str]:
+    """Run `cloze vocab`; its exit code, its JSON, and what it said."""
+    from flows.cli import main
+
+    code = main(["vocab", *arguments])
+    out, err = capsys.readouterr()
+    return code, json.loads(out.splitlines()[-1]) if code == 0 and "--json" in arguments else {}, out + err
+
+
+def test_as_typed(corpus, vocab, tmp_path, capsys):
+    code, made, _ = command(
+        capsys, "--corpus", corpus, "--kind", "bpe", "--size", "50265", "--out", str(tmp_path / "bpe"), "--json"
+    )
+    assert code == 0
+    assert made["kind"] == "bpe"
+    assert made["size"] < 50265
+    assert load(made["artifact"]).special.mask == made["size"] - 1
+    assert not made["cached"]
+    code, again, said = command(
+        capsys,
+        "--corpus",
+        corpus,
+        "--kind",
+        "bpe",
+        "--out",
+        str(tmp_path / "bpe"),
+        "--against",
+        vocab.artifact,
+        "--force",
+        "--json",
+    )
+    assert code == 0
+    assert [row["tokenizer"] for row in again["report"]] == [again["artifact"], vocab.artifact]
+    assert again["report"][0]["fertility"] == again["fertility"]
+    assert "fertility (pieces a word)" in said
+    code, report, said = command(capsys, "--report", "--corpus", corpus, "--against", vocab.artifact, "--json")
+    assert code == 0
+    assert set(report) == {"report"}
+    assert report["report"][0]["words"] == again["report"][0]["words"]  # the same text for all
+    code, imported, _ = command(capsys, "--import", vocab.artifact, "--out", str(tmp_path / "imported"), "--json")
+    assert (code, imported["kind"], imported["size"]) == (0, "wordpiece", 300)
+    code, longer, _ = command(
+        capsys, "--corpus", corpus, "--extend", vocab.artifact, "--add", "5", "--out", str(tmp_path / "x"), "--json"
+    )
+    assert (code, longer["size"], len(longer["added_words"])) == (0, 305, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--report", "--against", "V"], "give --corpus"),
+        (["--report", "--corpus", "C"], "given by --against"),
+        (["--corpus", "C"], "Missing option '--out'"),
+        (["--import", "V", "--kind", "bpe", "--out", "O"], "--kind (bpe) is for training"),
+        (["--kind", "bpe", "--out", "O"], "give a corpus"),
+        (["--extend", "V", "--out", "O"], "needs words"),
+    ],
+)
+def test_commands_that_do_not_fit(corpus, vocab, tmp_path, capsys, arguments, says):
+    places = {"V": vocab.artifact, "C": corpus, "O": str(tmp_path / "o")}
+    code, _, said = command(capsys, *(places.get(argument, argument) for argument in arguments))
+    assert code == 2
+    assert says in said

@@ -1,0 +1,221 @@
+"""The dataset stage on a full disk, where nothing can be written, and killed: one sentence, nothing half-done, and going on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline import artifact
+from pipeline.errors import ClozeError
+from pipeline.stage import Result
+from pipeline.transforms import disk, documents, shards
+from tests.pipeline.corpus_fixture import made_documents, write_corpus
+from tests.pipeline.dataset_fixture import make, write_vocab
+
+ROW_UNITS = 6
+SETTINGS = {"copies": 30}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    directory = tmp_path_factory.mktemp("inputs")
+    return write_corpus(directory / "corpus", made_documents(60), shards=ROW_UNITS), write_vocab(directory)
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """What every interrupted run must come to."""
+    return make(*inputs, tmp_path_factory.mktemp("whole"), **SETTINGS)
+
+
+class Disk:
+    """A small filesystem of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def remount(self, options: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{options}", str(self.path)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Disk]:
+    """A tmpfs of 8 MB; skips where it cannot be mounted."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small filesystem takes root")
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "cloze-test", str(path)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield Disk(path)
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=False)
+
+
+@contextlib.contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
+    """The units that are done, by step, while the context lasts."""
+    done: dict[str, list[str]] = {"rows": [], "shards": []}
+    with monkeypatch.context() as patch:
+        for step, kind in (("rows", documents.MakeDocumentPart), ("shards", shards.MakeShard)):
+            original = kind.__call__
+
+            def call(self: object, unit: dict[str, object], original=original, step: str = step) -> dict[str, object]:
+                done[step].append(str(unit["path"]))
+                return original(self, unit)
+
+            patch.setattr(kind, "__call__", call)
+        yield done
+
+
+def fill(disk: Disk, leave: int) -> None:
+    """Leave `leave` bytes free."""
+    free = os.statvfs(disk.path)
+    with open(disk.path / "filler", "wb") as handle:
+        handle.write(b"\0" * max(0, free.f_bavail * free.f_frsize - leave))
+
+
+def test_a_disk_that_is_too_small_is_seen_before_shards_are_written(
+    small_disk: Disk, inputs: tuple[str, str], whole: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(small_disk, 600_000)
+    with (
+        counted(monkeypatch) as done,
+        pytest.raises(ClozeError, match=r"GB free, the shards will take some .*; free some space"),
+    ):
+        make(*inputs, small_disk.path / "out", **SETTINGS)
+    assert (len(done["rows"]), len(done["shards"])) == (ROW_UNITS, 0)
+    (small_disk.path / "filler").unlink()
+    with counted(monkeypatch) as done:
+        result = make(*inputs, small_disk.path / "out", **SETTINGS)
+    assert (len(done["rows"]), len(done["shards"])) == (0, 5)
+    assert result.manifest.content_sha256 == whole.manifest.content_sha256
+
+
+def test_a_disk_that_fills_up(
+    small_disk: Disk, inputs: tuple[str, str], whole: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of the shards: the sentence names the file and the remedy; then only what is not finished is done."""
+    monkeypatch.setattr(disk, "check", lambda *arguments: 0)  # as if something else filled the disk meanwhile
+    size = max(entry.size for entry in whole.manifest.files)
+    fill(small_disk, 3 * size)
+    with counted(monkeypatch) as first, pytest.raises(ClozeError, match=r"No space left on device; free some space"):
+        make(*inputs, small_disk.path / "out", **SETTINGS)
+    finished = {path.name for path in (small_disk.path / "out").glob("*.arrow")}
+    assert 0 < len([name for name in finished if name.startswith("train-")]) < 4
+    assert not artifact.is_artifact(str(small_disk.path / "out"))
+    (small_disk.path / "filler").unlink()
+    with counted(monkeypatch) as done:
+        result = make(*inputs, small_disk.path / "out", **SETTINGS)
+    assert done["rows"] == []
+    assert 0 < len(done["shards"]) < 5
+    assert len(first["rows"]) == ROW_UNITS
+    assert result.manifest.content_sha256 == whole.manifest.content_sha256
+    assert result.manifest.counters == whole.manifest.counters
+    assert artifact.verify(result.artifact).ok
+
+
+def test_appending_on_a_full_disk_leaves_the_old_dataset_alone(
+    small_disk: Disk, inputs: tuple[str, str], tmp_path: Path
+) -> None:
+    old = make(*inputs, small_disk.path / "old", **SETTINGS)
+    more = write_corpus(tmp_path / "more", [(f"x/{name}", text) for name, text in made_documents(40)])
+    fill(small_disk, 100_000)
+    with pytest.raises(ClozeError):
+        make(more, f"{old.artifact}/tokenizer", small_disk.path / "new", append=old.artifact, **SETTINGS)
+    assert artifact.verify(old.artifact).ok
+    assert not artifact.is_artifact(str(small_disk.path / "new"))
+    small_disk.remount("size=32m")
+    bigger = make(more, f"{old.artifact}/tokenizer", small_disk.path / "new", append=old.artifact, **SETTINGS)
+    assert artifact.verify(bigger.artifact).ok
+    assert artifact.verify(old.artifact).ok
+
+
+def test_where_nothing_can_be_written(small_disk: Disk, inputs: tuple[str, str]) -> None:
+    small_disk.remount("ro")
+    command = [sys.executable, "-m", "flows.cli", "dataset", "--corpus", inputs[0], "--tokenizer", inputs[1]]
+    code = "import sys; from flows.cli import main; sys.exit(main(sys.argv[1:]))"
+    found = subprocess.run(
+        [sys.executable, "-c", code, *command[3:], "--out", str(small_disk.path / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 1
+    last = found.stderr.strip().splitlines()[-1]
+    assert last.startswith("cloze: ")
+    assert "Read-only file system" in last
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize("step", ["rows", "shards"])
+def test_a_killed_worker_is_told_and_what_it_finished_is_kept(
+    inputs: tuple[str, str], whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """kill -9 on the stage's process under `cloze dataset`, after its first finished unit."""
+    out = tmp_path / "out"
+    code = (
+        "import sys, time; from flows.cli import main; from pipeline.transforms import documents;sys.exit(main(sys.argv[1:]))"
+    )
+    slow = tmp_path / "sitecustomize.py"
+    slow.write_text(SLOW)
+    settings = ["--length", "48", "--copies", "30", "--seed", "7", "--shards", "4"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "dataset", "--corpus", inputs[0], "--tokenizer", inputs[1], *settings, "--out", str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "CLOZE_TEST_SLOW": "1"},
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    deadline = time.monotonic() + 120
+    while not list((out / "_scratch" / step).glob("*.json")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    [worker] = _children(process.pid)
+    os.kill(worker, signal.SIGKILL)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "was killed by SIGKILL" in told.strip().splitlines()[-1]
+    assert not artifact.is_artifact(str(out))
+    finished = len(list((out / "_scratch" / step).glob("*.json")))
+    units = {"rows": ROW_UNITS, "shards": 5}
+    assert 0 < finished < units[step]
+    with counted(monkeypatch) as done:
+        result = make(*inputs, out, **SETTINGS)
+    assert len(done[step]) == units[step] - finished
+    assert result.manifest.content_sha256 == whole.manifest.content_sha256
+    assert result.manifest.counters == whole.manifest.counters
+
+
+SLOW = """
+import os, sys
+if os.environ.get("CLOZE_TEST_SLOW"):
+    import builtins, time
+    real = builtins.__import__
+    def slow_import(name, *rest, **more):
+        module = real(name, *rest, **more)
+        found = sys.modules.get("pipeline.transforms.runner")
+        if found is not None and hasattr(found, "_Unit") and not hasattr(found, "slowed"):
+            found.slowed = True
+            process = found._Unit.process
+            def waits(self, element):
+                time.sleep(0.3)
+                return process(self, element)
+            found._Unit.process = waits
+        return module
+    builtins.__import__ = slow_import
+"""
+
+
+def _children(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
