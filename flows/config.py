@@ -138,6 +138,10 @@ def resolve_paths(values: dict[str, Any], base: Path) -> None:
             source["path"] = absolute(source.get("path"))
     if isinstance(corpus, dict) and isinstance(corpus.get("decontaminate"), list):
         corpus["decontaminate"] = [absolute(path) for path in corpus["decontaminate"]]
+    vocab = values.get("vocab")
+    for name in ("import_path", "extend_path", "words_path"):
+        if isinstance(vocab, dict) and vocab.get(name):
+            vocab[name] = absolute(vocab[name])
     for section in ("finetune", "evaluate"):
         if isinstance(values.get(section), dict) and values[section].get("data"):
             values[section]["data"] = absolute(values[section]["data"])

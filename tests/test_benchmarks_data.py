@@ -153,19 +153,19 @@ class TestSources:
 
     @pytest.mark.parametrize("kind", sources.KINDS)
     def test_sources_of_a_size_are_read_whole(self, kind: str, shared_data: Path, tmp_path: Path) -> None:
-        size = 400_000
+        size = 1_000_000
         raw = sources.make(kind, size, str(tmp_path / "raw"), str(shared_data))
         config = CorpusConfig.model_validate({"sources": [{"kind": raw.kind, "path": raw.path}]})
         counters = execute(STAGE, config, {}, str(tmp_path / "corpus")).manifest.counters
         assert counters["kept/documents"] > 0
         assert not any(name.startswith("quarantined/") for name in counters)
         if kind != "docstrings":  # a package is read whole
-            assert abs(raw.bytes - size) < 450_000
+            assert abs(raw.bytes - size) < 500_000
 
-    @pytest.mark.parametrize("kind", ["jsonl", "warc", "wikipedia"])
+    @pytest.mark.parametrize("kind", ["jsonl", "warc"])
     def test_repeated_documents_are_new_ones(self, kind: str, shared_data: Path, tmp_path: Path) -> None:
         found = []
-        whole_size = {"jsonl": 177_778, "warc": 1_803_043, "wikipedia": 6_110_000}[kind]
+        whole_size = {"jsonl": 177_778, "warc": 1_803_043}[kind]
         for times in (1, 2):
             raw = sources.make(kind, times * whole_size, str(tmp_path / f"raw{times}"), str(shared_data))
             config = CorpusConfig.model_validate({"sources": [{"kind": raw.kind, "path": raw.path}]})
@@ -222,8 +222,7 @@ class TestReports:
             for size, work in (("5", 10), ("25", 50))
         }
         text = dataset_stage.report(samples, {"bert, 1 copy": "wordpiece", "bert, 10 copies": "wordpiece"}, (5, 25))
-        assert _cells(text, "bert, 10 copies")[3:5] == ["2.00", "2.00"]
-        assert _cells(text, "bert, 10 copies")[5] == f"{51 / 26:.2f}"
+        assert _cells(text, "bert, 10 copies")[2:] == ["2.00", "2.00", f"{51 / 26:.2f}"]  # CPU, wall, CPU with the start
         assert "Ten copies cost 1.25 times the CPU time of one" in text
 
     def test_reference(self) -> None:
@@ -252,7 +251,7 @@ class TestReports:
             for size, work in (("6", 6), ("24", 24))
         }
         text = corpus_stage.report(samples, (6, 24))
-        assert _cells(text, "wikipedia")[1:3] == ["24.0", "5.00"][:2]
+        assert _cells(text, "wikipedia")[:3] == ["24.0", "5.00", "5.00"]
         assert "Wikipedia: 2.50 times gensim's MB/s a core." in text
         assert "Two workers: 1.90 times one by wall time, at 1.05 times its CPU time." in text
 

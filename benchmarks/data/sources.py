@@ -72,7 +72,7 @@ def make(kind: str, size: float, directory: str, data: str) -> Raw:
 
     Args:
         kind: of `KINDS`.
-        size: what is reached first; the last unit (a page, a file) is whole.
+        size: what is come near to; units (a page, a file) are whole.
         directory: to write to; it must not exist.
         data: the directory of real data.
     """
@@ -98,15 +98,15 @@ def _files(pattern: str, data: str) -> list[Path]:
 
 
 def _until(size: float, units: list[bytes], render: Callable[[bytes, int], bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """(copy, number, content) of units, again and again, until there are `size` bytes."""
+    """(copy, number, content) of units, again and again, until what there is is as near to `size` bytes as it gets; one at least."""
     total, copy = 0, 0
     while True:
         for number, unit in enumerate(units):
             content = render(unit, copy)
+            if total and total + len(content) / 2 > size:
+                return
             total += len(content)
             yield copy, number, content
-            if total >= size:
-                return
         copy += 1
 
 

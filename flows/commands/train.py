@@ -24,10 +24,14 @@ launch_options = (
 
 @click.command()
 @click.option("--dataset", required=True, metavar="DIR", help="A dataset artifact.")
-@click.option("--model", help="A preset such as bert-tiny, roberta-base, albert-large; by default the checkpoint's, or bert-base.")
+@click.option(
+    "--model", help="A preset such as bert-tiny, roberta-base, albert-large; by default the checkpoint's, or bert-base."
+)
 @click.option("--checkpoint", metavar="PATH", help="Go on from these weights: an imported or pretrained checkpoint.")
 @click.option("--teacher", metavar="PATH", help="What a distilbert learns from: a checkpoint or a Hugging Face directory.")
-@click.option("--objective", "objectives", metavar="NAME,…", help="What to train on, such as mlm,nsp; by default the model's own.")
+@click.option(
+    "--objective", "objectives", metavar="NAME,…", help="What to train on, such as mlm,nsp; by default the model's own."
+)
 @click.option("--steps", type=int)
 @click.option("--global-batch", type=int, help="Sequences a step, over all processes.")
 @click.option("--learning-rate", type=float)

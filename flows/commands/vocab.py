@@ -100,14 +100,12 @@ def _comparison(corpus: str, against: Sequence[str]) -> Callable[[Result], dict[
 def _measured(corpus: str, paths: Sequence[str]) -> list[dict[str, Any]]:
     """Every tokenizer's figures on the corpus's held-out text."""
     from pipeline import tokenizer
-    from pipeline.stage import silent
     from pipeline.tokenizer.measure import measure
-    from pipeline.tokenizer.sample import draw_samples
+    from pipeline.tokenizer.sample import heldout_sample
     from pipeline.transforms.corpus_shards import CorpusShards
 
     pieces = [tokenizer.load(path) for path in paths]
-    _, heldout = draw_samples(CorpusShards.open(corpus), 1, silent)
-    documents = list(heldout.sentences())
+    documents = list(heldout_sample(CorpusShards.open(corpus)).sentences())
     return [{"tokenizer": path, **measure(found, documents)} for path, found in zip(paths, pieces, strict=True)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from model.layers.dropout import Dropout
 
@@ -60,6 +61,7 @@ class Embeddings(nn.Module):
         if self.position is not None:
             table, first = self.position.weight, self.position_offset
             length = input_ids.shape[-1]
-            hidden = hidden + (table[first : first + length] if positions is None else self.position(positions + first))
+            # not by calling the module: ranks of ZeRO-3 must run the same modules, whether padding was left out or not
+            hidden = hidden + (table[first : first + length] if positions is None else embedding(positions + first, table))
         normed: Tensor = self.dropout(self.norm(hidden))
         return normed

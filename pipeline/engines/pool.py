@@ -16,13 +16,11 @@ import logging
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -41,23 +39,18 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Worker:
-    """A worker process, and the file in which it notes the unit it is at."""
+    """A worker process."""
 
     number: int
-    unit_file: Path
     pid: int = 0
-    code: int | None = None
     unwanted: bool = False  # it was told to stop
     started: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
 
-    def death(self) -> str:
+    def death(self, code: int, unit: str) -> str:
         """A sentence's subject and verb: which worker, how it ended, and what it was doing."""
-        unit = ""
-        with suppress(OSError):
-            unit = self.unit_file.read_text(encoding="utf-8")
         at = f" while it did {unit}" if unit else ""
-        return f"worker {self.number} (process {self.pid}) {ending(self.code or 0)}{at}"
+        return f"worker {self.number} (process {self.pid}) {ending(code)}{at}"
 
 
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type: ignore[misc]
@@ -71,7 +64,6 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         self._lock = threading.Lock()
 
     def __enter__(self) -> WorkerPool:
-        self._directory = tempfile.TemporaryDirectory(prefix="cloze-pool-", ignore_cleanup_errors=True)
         # The port is ours alone: with gRPC's default, two pools on one port would share its calls at random.
         self._server = grpc.server(ThreadPoolExecutor(max_workers=16), options=[("grpc.so_reuseport", 0)])
         beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(self, self._server)
@@ -82,10 +74,12 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         if not port:
             raise UsageError(f"the worker pool cannot listen at {self.address}; choose another address, or end who holds it")
         self.address = f"{self.address.rpartition(':')[0]}:{port}"
+        # In a session of its own: Ctrl-C is meant for this process, which then stops the workers; else they would seem to have died.
         self._nursery = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.engines.worker", self._directory.name],
+            [sys.executable, "-m", "pipeline.engines.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         self._listener = threading.Thread(target=self._listen, name="cloze-pool", daemon=True)
         self._listener.start()
@@ -106,7 +100,6 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
             self._nursery.kill()
             self._nursery.wait()
         self._listener.join()
-        self._directory.cleanup()
 
     def raise_if_dead(self) -> None:
         """Raises: Lost: a worker has died since the last call."""
@@ -117,10 +110,9 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
     def StartWorker(self, request: Any, context: Any) -> Any:
         with self._lock:
             number, self._count = self._count, self._count + 1
-            worker = Worker(number=number, unit_file=Path(self._directory.name) / f"unit-{number}")
-            self._workers[request.worker_id] = worker
+            worker = self._workers[request.worker_id] = Worker(number)
         url = request.control_endpoint.url
-        self._ask({"start": request.worker_id, "control": url, "unit_file": str(worker.unit_file)})
+        self._ask({"start": request.worker_id, "control": url})
         if not worker.started.wait(START_SECONDS):
             return beam_fn_api_pb2.StartWorkerResponse(error=f"no worker started within {START_SECONDS:g} seconds")
         _LOGGER.info("worker %d is process %d, for %s", number, worker.pid, url)
@@ -148,17 +140,15 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
                 worker.pid = event["pid"]
                 worker.started.set()
             else:
-                self._note_end(self._workers.pop(event["ended"]), event["code"])
+                self._note_end(self._workers.pop(event["ended"]), event["code"], event["unit"])
         code = self._nursery.wait()
-        for worker in self._workers.values():
+        for worker in list(self._workers.values()):
             self._note_end(worker, code)
 
-    def _note_end(self, worker: Worker, code: int) -> None:
-        worker.code = code
+    def _note_end(self, worker: Worker, code: int, unit: str = "") -> None:
         if code and not worker.unwanted:
-            self.deaths.append(worker.death())
+            self.deaths.append(worker.death(code, unit))
             _LOGGER.error("%s", self.deaths[-1])
-        worker.unit_file.unlink(missing_ok=True)
         worker.ended.set()
 
     def _stop(self, workers: dict[str, Worker], grace: float) -> None:

@@ -110,15 +110,15 @@ def run(config: VocabConfig, build: Build) -> Outcome:
     """
     from pipeline import storage
     from pipeline.tokenizer.measure import measure
-    from pipeline.tokenizer.sample import draw_samples
     from pipeline.transforms.corpus_shards import CorpusShards
+    from pipeline.transforms.vocab import draw_samples
 
     sample = heldout = None
     if "corpus" in build.inputs:
         corpus = CorpusShards.open(build.inputs["corpus"])
-        sample, heldout = draw_samples(corpus, config.sample_bytes, build.report)
-        build.counters["sample/documents"] += sample.documents
-        build.counters["sample/bytes"] += sample.size
+        sample, heldout = draw_samples(build, corpus, config.sample_bytes)
+        build.counters["sample/documents"] += sample.cut.documents
+        build.counters["sample/bytes"] += sample.cut.size
     tokenizer, base, words = _make(config, build, sample)
     tokenizer.save(build.path)
     figures: dict[str, Any] = {}
@@ -127,7 +127,7 @@ def run(config: VocabConfig, build: Build) -> Outcome:
         "kind": tokenizer.kind,
         "fertility": None,
         "unknown_rate": None,
-        "sample_bytes": sample.size if sample else 0,
+        "sample_bytes": sample.cut.size if sample else 0,
     }
     if heldout is not None:
         build.report(0, None, "", {"step": "measure"})

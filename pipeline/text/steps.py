@@ -119,10 +119,10 @@ def build_steps(config: TextConfig) -> tuple[Step, ...]:
     )
     steps.append(Change("clean", cleaning))
     if config.maximum_characters:
-        steps.append(Judge("length", TooLong(config.maximum_characters)))
+        steps.append(Judge("too_long", TooLong(config.maximum_characters)))
     steps += _for_web(config, _line_steps(config))
     if config.minimum_characters or config.minimum_words:
-        steps.append(Judge("length", TooShort(config.minimum_characters, config.minimum_words)))
+        steps.append(Judge("too_short", TooShort(config.minimum_characters, config.minimum_words)))
     if config.minimum_letters:
         steps.append(Judge("letters", NotProse(config.minimum_letters)))
     steps += _language_steps(config)

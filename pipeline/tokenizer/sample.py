@@ -6,13 +6,16 @@ depends on the corpus alone, drawn in flat memory (a rank and a size a document)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from pipeline import keys
 from pipeline.errors import DataError
+from pipeline.examples.ragged import I64
 from pipeline.schema import HELDOUT, TRAIN
 from pipeline.stage import Reporter
 from pipeline.transforms.corpus_shards import CorpusShards, in_split, read_shard, text_bytes, texts
@@ -22,30 +25,52 @@ HELDOUT_BYTES = 1 << 20
 REPORT_EVERY = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is known of a shard's documents when the sample is chosen: rank uint64, UTF-8 bytes int64, and whether of `train`."""
+
+    rank: keys.U64
+    size: I64
+    train: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Figures:
+        return cls(_rank(table["key"].to_numpy()), text_bytes(table), in_split(table, TRAIN))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Cut:
     """Documents of one split up to a rank.
 
     Attributes:
-        corpus: where they lie.
         split: train or heldout.
         last: the rank of the last document taken.
         documents: how many there are.
         size: their UTF-8 bytes.
     """
 
-    corpus: CorpusShards
     split: str
     last: int
     documents: int
     size: int
 
+    def chosen(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Which documents of a shard are taken: bool [D]."""
+        return in_split(table, self.split) & (_rank(table["key"].to_numpy()) <= np.uint64(self.last))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The documents of a cut, and the files that hold them (and perhaps others): corpus shards, or extracts of them."""
+
+    cut: Cut
+    files: tuple[str, ...]
+
     def sentences(self) -> Iterator[list[str]]:
         """The documents, as their sentences; shard by shard, so in no order that means anything."""
-        for name in self.corpus.names:
-            table = read_shard(self.corpus.file(name))
-            chosen = in_split(table, self.split) & (_rank(table["key"].to_numpy()) <= np.uint64(self.last))
-            found = texts(table, chosen)
+        for file in self.files:
+            table = read_shard(file)
+            found = texts(table, self.cut.chosen(table))
             start = 0
             for count in found.counts.tolist():
                 yield found.sentences[start : start + count]
@@ -65,40 +90,47 @@ class Sample:
                 done += len(text)
                 if done - told >= REPORT_EVERY:
                     told = done
-                    report(min(done, self.size), self.size, "bytes", {"step": "read"})
+                    report(min(done, self.cut.size), self.cut.size, "bytes", {"step": "read"})
             report(0, None, "", {"step": "learn"})
 
         return read
 
 
-def draw_samples(corpus: CorpusShards, sample_bytes: int, report: Reporter) -> tuple[Sample, Sample]:
-    """The sample to train on, and one to measure with: of held-out documents, or where there are none, the same.
+def choose(where: str, figures: Iterable[Figures], sample_bytes: int) -> tuple[Cut, Cut]:
+    """What to train on, and what to measure with: held-out documents, or where there are none, some of the same.
+
+    Args:
+        where: the corpus, for messages.
+        figures: of every shard, in order.
+        sample_bytes: UTF-8 bytes to train on, at least.
 
     Raises:
         DataError: the corpus has no text to train on.
     """
-    ranks, sizes, train = [], [], []
-    for number, name in enumerate(corpus.names):
-        table = read_shard(corpus.file(name))
-        ranks.append(_rank(table["key"].to_numpy()))
-        sizes.append(text_bytes(table))
-        train.append(in_split(table, TRAIN))
-        report(number + 1, len(corpus.names), "shards", {"step": "sample"})
-    rank, size, is_train = np.concatenate(ranks), np.concatenate(sizes), np.concatenate(train)
-    if not size[is_train].sum():
-        raise DataError(f"{corpus.path} holds no text of the split {TRAIN}; give `cloze corpus` more text")
-    trained = _take(corpus, TRAIN, rank[is_train], size[is_train], sample_bytes)
-    if not size[~is_train].sum():
-        return trained, _take(corpus, TRAIN, rank[is_train], size[is_train], min(sample_bytes, HELDOUT_BYTES))
-    return trained, _take(corpus, HELDOUT, rank[~is_train], size[~is_train], HELDOUT_BYTES)
+    found = list(figures)
+    rank, size = np.concatenate([one.rank for one in found]), np.concatenate([one.size for one in found])
+    train = np.concatenate([one.train for one in found])
+    if not size[train].sum():
+        raise DataError(f"{where} holds no text of the split {TRAIN}; give `cloze corpus` more text")
+    trained = _cut(TRAIN, rank[train], size[train], sample_bytes)
+    if not size[~train].sum():
+        return trained, _cut(TRAIN, rank[train], size[train], min(sample_bytes, HELDOUT_BYTES))
+    return trained, _cut(HELDOUT, rank[~train], size[~train], HELDOUT_BYTES)
+
+
+def heldout_sample(corpus: CorpusShards) -> Sample:
+    """What vocabularies are measured with, straight from the corpus."""
+    files = tuple(corpus.file(name) for name in corpus.names)
+    _, measured = choose(corpus.path, (Figures.of(read_shard(file)) for file in files), HELDOUT_BYTES)
+    return Sample(cut=measured, files=files)
 
 
 def _rank(key: keys.U64) -> keys.U64:
     return keys.derive(key, RANK)
 
 
-def _take(corpus: CorpusShards, split: str, rank: keys.U64, size: np.ndarray, wanted: int) -> Sample:
+def _cut(split: str, rank: keys.U64, size: I64, wanted: int) -> Cut:
     order = np.argsort(rank, kind="stable")
     total = np.cumsum(size[order])
     count = min(int(np.searchsorted(total, wanted)) + 1, len(order))
-    return Sample(corpus=corpus, split=split, last=int(rank[order[count - 1]]), documents=count, size=int(total[count - 1]))
+    return Cut(split=split, last=int(rank[order[count - 1]]), documents=count, size=int(total[count - 1]))

@@ -32,12 +32,12 @@ def document(*paragraphs: str, source: str = "warc") -> Document:
 
 
 def test_default_steps():
-    assert [step.name for step in build_steps(TextConfig())] == ["repair", "clean", "length", "length", "letters"]
+    assert [step.name for step in build_steps(TextConfig())] == ["repair", "clean", "too_long", "too_short", "letters"]
 
 
 def test_all_steps_in_order():
     assert [step.name for step in build_steps(EVERYTHING)] == [
-        "repair", "clean", "length", "boilerplate", "c4", "repeated", "length", "letters", "language", "gopher_quality",
+        "repair", "clean", "too_long", "boilerplate", "c4", "repeated", "too_short", "letters", "language", "gopher_quality",
         "gopher_repetition", "personal_data",
     ]  # fmt: skip
 
