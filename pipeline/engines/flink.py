@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -118,9 +119,12 @@ class FlinkEngine:
         # In a thread: the client would wait for ever for a job server that has died, and may not hear a signal.
         thread = threading.Thread(target=submit, name="cloze-flink", daemon=True)
         thread.start()
-        while thread.is_alive():
-            thread.join(POLL_SECONDS)
-            self._server.raise_if_ended()
+        try:
+            while thread.is_alive():
+                thread.join(POLL_SECONDS)
+                self._server.raise_if_ended()
+        finally:
+            shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # Beam removes it only when it comes to an end
         if failure:
             self._raise(failure[0])
 

@@ -6,6 +6,7 @@ is killed; here the death of a worker ends the pipeline with a sentence that nam
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -71,8 +72,11 @@ def _run_watched(pipeline: Any, pool: WorkerPool) -> None:
 
     thread = threading.Thread(target=run, name="cloze-beam", daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(POLL_SECONDS)
-        pool.raise_if_dead()
+    try:
+        while thread.is_alive():
+            thread.join(POLL_SECONDS)
+            pool.raise_if_dead()
+    finally:
+        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # Beam removes it only when it comes to an end
     if failure:
         raise failure[0]

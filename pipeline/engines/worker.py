@@ -23,6 +23,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,10 @@ def work(control: str, worker_id: str) -> None:
 
     form = f"%(asctime)s worker {worker_id} %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.WARNING, format=form, force=True)
+    # An engine that has finished hangs up while Beam's threads still listen to it; each would tell so by a traceback.
+    logging.getLogger("apache_beam.runners.worker.data_plane").setLevel(logging.CRITICAL)
+    tell = threading.excepthook
+    threading.excepthook = lambda args: None if isinstance(args.exc_value, grpc.RpcError) else tell(args)
     with contextlib.suppress(grpc.RpcError):  # the engine is gone, or has no more work for us
         SdkHarness(control, worker_id=worker_id).run()
 

@@ -22,8 +22,8 @@ from pipeline.tokenizer.special import leaves
 U32 = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 
-MAX_WORDS = 1 << 19
-MAX_CHARACTERS = 1 << 24  # of all remembered words; with their pieces and the table, some 150 MB at most
+MAX_WORDS = 1 << 18
+MAX_CHARACTERS = 1 << 23  # of all remembered words; with their pieces and the table, some 75 MB at most
 
 # Normalizers that work on single characters and the marks behind them, so never across a space, which is neither.
 LOCAL = {"BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase"}

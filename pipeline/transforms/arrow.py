@@ -86,6 +86,17 @@ def release(buffer: pa.Buffer) -> None:
         _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED)
 
 
+def give_back() -> None:
+    """Give memory that nothing holds any more back to the system: Arrow's, and that of the C library.
+
+    Both keep what was freed for the next use. Over many units of unequal sizes that grows, and a worker's memory with it.
+    """
+    pa.default_memory_pool().release_unused()
+    trim = getattr(_libc(), "malloc_trim", None)  # glibc's alone
+    if trim is not None:
+        trim(0)
+
+
 @functools.cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)

@@ -23,6 +23,7 @@ from pipeline.engines.base import Engine, Lost, open_engine
 from pipeline.engines.worker import tell_unit
 from pipeline.errors import BY_EXIT_CODE, ClozeError
 from pipeline.stage import Build
+from pipeline.transforms.arrow import give_back
 
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 3.0  # listings are billed
@@ -59,6 +60,8 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
         except Exception as error:
             _LOGGER.exception("unit %s failed", name)
             raise UnitFailed(faults.mark(faults.sentence(name, error))) from error
+        finally:
+            give_back()
         return ()
 
 

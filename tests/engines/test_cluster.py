@@ -17,10 +17,9 @@ import pytest
 from pipeline.transforms.runner import fan_out
 from tests.engines.conftest import Cluster
 from tests.engines.jobs import run
-from tests.engines.test_flink import within
-from tests.engines.units import build, numbered, work
+from tests.engines.units import build, numbered, within, work
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("flink")]
+pytestmark = pytest.mark.slow
 
 
 def workers(cluster: Cluster) -> list[psutil.Process]:

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,17 +16,8 @@ from pipeline.engines.flink import rest_url
 from pipeline.errors import ClozeError, UsageError
 from pipeline.transforms.runner import fan_out
 from tests.engines.test_local import kill_worker_of
-from tests.engines.units import build, misbehave, numbered, work
+from tests.engines.units import build, misbehave, numbered, within, work
 from tests.flows.test_cli import cloze
-
-
-def within(seconds: float, what: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if what():
-            return True
-        time.sleep(0.05)
-    return what()
 
 
 def corpus(samples: Path, out: Path, **environment: str) -> tuple[int, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -15,7 +17,8 @@ import pytest
 from pipeline.engines.base import open_engine
 from pipeline.errors import ClozeError, DataError, UsageError
 from pipeline.transforms.runner import fan_out
-from tests.engines.units import build, misbehave, numbered, work
+from tests.conftest import REPOSITORY
+from tests.engines.units import build, misbehave, numbered, within, work
 
 
 def kill_worker_of(directory: Path, unit: int) -> threading.Thread:
@@ -50,6 +53,40 @@ def test_a_killed_worker_is_named_and_the_next_run_goes_on(tmp_path: Path) -> No
     for name in kept:  # done once
         assert (tmp_path / "notes" / f"done-{name.removeprefix('unit-')}").read_text() == "x"
     assert not [child for child in psutil.Process().children(recursive=True) if "pipeline.engines" in " ".join(child.cmdline())]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_signal_to_the_whole_group_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C, and a scheduler's kill: no worker lives on or is said to have died, and no file is left."""
+    script = (
+        "from pathlib import Path; from tests.engines.units import *; from pipeline.transforms.runner import fan_out\n"
+        f"place = Path({str(tmp_path)!r})\n"
+        "begun = build(place / 'out', workers=2)\n"
+        "with begun.cleanup:\n"
+        "    fan_out(begun, 'work', numbered(place / 'notes', 4, seconds=60), work, unit_name='units')\n"
+    )
+    (tmp_path / "tmp").mkdir()
+    stage = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=REPOSITORY,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert within(60, lambda: len(list((tmp_path / "notes").glob("began-*"))) >= 2)
+        descendants = psutil.Process(stage.pid).children(recursive=True)
+        assert len(descendants) == 3  # the nursery and its workers
+        os.killpg(stage.pid, number)
+        _, told = stage.communicate(timeout=20)
+        assert stage.returncode == -number
+        assert within(5, lambda: not [child for child in descendants if child.is_running() and child.status() != "zombie"])
+    finally:
+        stage.kill()
+    assert "was killed" not in told
+    left = [path.name for path in (tmp_path / "tmp").iterdir()]
+    assert [name for name in left if number == signal.SIGINT or not name.startswith("beam-")] == []
 
 
 def test_workers_serve_all_steps_of_a_build(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pipeline import artifact, lock, storage
 from pipeline.errors import ClozeError, DataError, UsageError
 from tests.engines.conftest import Store
 from tests.engines.jobs import run, stage
-from tests.engines.test_flink import within
+from tests.engines.units import within
 from tests.flows.test_cli import cloze
 
 BLOCK = b"x" * (1 << 20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ from pipeline.stage import Build, Execution
 
 def build(path: Path, **execution: Any) -> Build:
     return Build(path=str(path), inputs={}, execution=Execution(**execution), fingerprint="f")
+
+
+def within(seconds: float, what: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if what():
+            return True
+        time.sleep(0.05)
+    return what()
 
 
 def numbered(directory: Path, count: int, **more: Any) -> list[tuple[str, Any]]:
