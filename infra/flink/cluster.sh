@@ -12,6 +12,7 @@
 #   MANAGERS=2 SLOTS=1        task managers, and slots of each
 #   REST_PORT=8081 RPC_PORT=6123 POOL_PORT=50000
 #   FLINK_DIST=~/.cache/cloze/flink-1.19.3    Flink, put together once
+#   JVM_ARGS=                 further options for the Java processes
 #   FLINK_DOWNLOADS=          a directory that holds PyPI's two packages already; else pip fetches them (230 MB)
 #
 # All task managers are on this machine, so `localhost:50000` would be one pool for all of them. Each therefore has a hosts
@@ -155,7 +156,7 @@ start() {
     for ((number = 1; number <= MANAGERS; number++)); do
         printf '127.0.0.1 localhost %s\n127.0.0.%d worker-pool\n' "$(hostname)" "$number" >"$DIR/conf/hosts-$number"
         launch "pool-$number" "$PYTHON" -m pipeline.engines.pool --address "127.0.0.$number:$POOL_PORT"
-        launch "taskmanager-$number" env JVM_ARGS="-Djdk.net.hosts.file=$DIR/conf/hosts-$number" \
+        launch "taskmanager-$number" env JVM_ARGS="${JVM_ARGS:-} -Djdk.net.hosts.file=$DIR/conf/hosts-$number" \
             "$FLINK_DIST/bin/taskmanager.sh" start-foreground
     done
     for ((second = 0; second < WAIT_SECONDS; second++)); do

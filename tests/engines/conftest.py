@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.engines.flink import JAVA_OPTIONS
 from pipeline.engines.java import CLASSPATH
 from pipeline.engines.processes import free_ports
 from tests.conftest import REPOSITORY
 from tests.engines.jobs import run
 
 ENGINES = REPOSITORY.parent / "shared" / "engines"
+BRIEF = "-XX:TieredStopAtLevel=1"  # Java's best compiler does not pay in programs of seconds
 CLUSTER = REPOSITORY / "infra" / "flink" / "cluster.sh"
 
 
@@ -39,6 +41,7 @@ def flink_classpath() -> str:
 def flink(flink_classpath: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment in which `--runner flink` works."""
     monkeypatch.setenv(CLASSPATH, flink_classpath)
+    monkeypatch.setenv(JAVA_OPTIONS, f"{BRIEF} -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +93,7 @@ def cluster(flink_jar: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     rest, rpc, pool = free_ports(3)
     dist = Path(os.environ.get("FLINK_DIST") or Path.home() / ".cache" / "cloze" / "flink-1.19.3")
     environment = {
-        **os.environ, "PYTHON": sys.executable, "FLINK_DIST": str(dist),
+        **os.environ, "PYTHON": sys.executable, "FLINK_DIST": str(dist), "JVM_ARGS": BRIEF,
         "REST_PORT": str(rest), "RPC_PORT": str(rpc), "POOL_PORT": str(pool),
     }  # fmt: skip
     started = subprocess.run(
@@ -102,6 +105,7 @@ def cluster(flink_jar: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(CLASSPATH, flink_jar)
+            patch.setenv(JAVA_OPTIONS, f"{BRIEF} -XX:+UseSerialGC")
             yield Cluster(directory, f"localhost:{rest}", f"worker-pool:{pool}")
     finally:
         subprocess.run([str(CLUSTER), "stop", str(directory)], env=environment, check=True, timeout=60)

@@ -12,20 +12,16 @@ from tests.engines.jobs import run
 pytestmark = pytest.mark.slow
 
 
-def test_two_workers_and_another_order_of_files(
+def test_more_workers_other_bundles_and_another_order_of_files(
     local_run: dict[str, str], library: Path, samples: Path, tmp_path: Path
 ) -> None:
+    """Three workers for two cores cut the units into other bundles; Beam's bundle repeat does each of them twice."""
     renamed = tmp_path / "elsewhere"
     renamed.mkdir()
     for source in sorted(library.iterdir(), reverse=True):  # another directory, another order of entries
         shutil.copy(source, renamed / source.name)
-    assert run(str(tmp_path / "out"), ["--workers", "2"], str(renamed), samples) == local_run
-
-
-def test_bundles_of_another_size(local_run: dict[str, str], library: Path, samples: Path, tmp_path: Path) -> None:
-    """Three workers for two cores cut the units into other bundles; Beam's bundle repeat does each of them twice."""
     options = ["--workers", "3", "--beam-option=--direct_runner_bundle_repeat=1"]
-    assert run(str(tmp_path / "out"), options, str(library), samples) == local_run
+    assert run(str(tmp_path / "out"), options, str(renamed), samples) == local_run
 
 
 @pytest.mark.usefixtures("flink")
