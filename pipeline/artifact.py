@@ -27,7 +27,9 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 _HASH_BYTES = 1 << 20
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
-RECORDED_PACKAGES = ("cloze torch deepspeed apache-beam prefect mlflow pyarrow tokenizers numpy transformers sentencex sentencepiece py3langid").split()
+RECORDED_PACKAGES = (
+    "cloze torch deepspeed apache-beam prefect mlflow pyarrow tokenizers numpy transformers sentencex sentencepiece py3langid"
+).split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
