@@ -111,7 +111,7 @@ def run(case: Case) -> Sample:
             cwd=REPOSITORY,
             preexec_fn=lambda: os.sched_setaffinity(0, chosen),
         )
-        with _sampled(process.pid) as anonymous:
+        with _sampled(process.pid) as memory:
             _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -122,13 +122,24 @@ def run(case: Case) -> Sample:
         raise RuntimeError(f"{case.function or ' '.join(command[:3])} ended with {process.returncode}: {complaint[-2000:]}")
     last = said.strip().rpartition("\n")[2]
     told = json.loads(last) if last.startswith("{") else {"wall": wall, "cpu": usage.ru_utime + usage.ru_stime}
-    return Sample(**told, peak=usage.ru_maxrss * 1024 / MEGABYTE, anonymous=max(anonymous) / MEGABYTE)
+    return Sample(**told, peak=memory.peak / MEGABYTE, anonymous=memory.own / MEGABYTE)
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Bytes of the largest process of a tree: at its peak, and of what is no mapped file."""
+
+    peak: int = 0
+    own: int = 0
 
 
 @contextmanager
-def _sampled(pid: int) -> Iterator[list[int]]:
-    """Bytes of the largest process of the tree under `pid` that are no mapped file, sampled until the context is left."""
-    found, ended = [0], threading.Event()
+def _sampled(pid: int) -> Iterator[_Memory]:
+    """The memory of the tree under `pid`, looked at until the context is left.
+
+    The peak is each process's own high-water mark. `ru_maxrss` would count what the process that started it held.
+    """
+    found, ended = _Memory(), threading.Event()
 
     def sample() -> None:
         try:
@@ -140,7 +151,8 @@ def _sampled(pid: int) -> Iterator[list[int]]:
                 tree = [root, *root.children(recursive=True)]
             except psutil.Error:
                 return
-            found.append(max(map(_own_bytes, tree)))
+            found.own = max(found.own, *map(_own_bytes, tree))
+            found.peak = max(found.peak, *map(_high_water, tree))
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
@@ -157,6 +169,14 @@ def _own_bytes(process: psutil.Process) -> int:
     except psutil.Error:
         return 0
     return int(memory.rss) - int(memory.shared)
+
+
+def _high_water(process: psutil.Process) -> int:
+    try:
+        lines = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def alternate(cases: Mapping[str, Case], rounds: int, say: Callable[[str], None] | None = None) -> dict[str, list[Sample]]:
