@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import yaml
 
 from flows.report import plots
 from flows.terminal import headline, seconds_text, si
 from pipeline.artifact import Manifest
+from pipeline.card.page import templates_in
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 ORDER = ("corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate")
@@ -25,13 +25,7 @@ def render(manifests: Mapping[str, Manifest], history: Sequence[Mapping[str, Any
         history: the lines of the trainer's metrics.jsonl.
         masks: `text` and its `candidates` (token, score, sequence).
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    environment = templates_in(TEMPLATES)
     environment.filters |= {"si": si, "seconds": seconds_text}
     summaries = {name: manifest.summary for name, manifest in manifests.items()}
     present = [name for name in ORDER if name in manifests]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from model.config import ModelConfig
@@ -12,7 +12,7 @@ from model.families import bert
 from model.families.pretraining import PretrainingModel
 from model.layers.heads import Pooler, initialize
 
-_LAYER = re.compile(r"encoder\.layers\.(\d+)\.(.+)")
+_POSITION = "encoder.embeddings.position.weight"
 
 
 def build(config: ModelConfig) -> PretrainingModel:
@@ -38,27 +38,13 @@ def from_teacher(config: ModelConfig, teacher: ModelConfig, state: Mapping[str, 
     """
     if (config.hidden_size, config.intermediate_size) != (teacher.hidden_size, teacher.intermediate_size):
         return {}
-    offset = state["encoder.embeddings.position.weight"].shape[0] - teacher.max_position_embeddings
-    found = {}
-    for name, tensor in state.items():
-        match = _LAYER.fullmatch(name)
-        if match is None:
-            found[name] = tensor
+    found = {name: tensor for name, tensor in state.items() if not name.startswith("encoder.layers.")}
     for number in range(config.num_hidden_layers):
-        source = number * teacher.num_hidden_layers // config.num_hidden_layers
-        prefix = f"encoder.layers.{source}."
-        found |= {
-            f"encoder.layers.{number}.{name.removeprefix(prefix)}": t for name, t in state.items() if name.startswith(prefix)
-        }
-    position = "encoder.embeddings.position.weight"
-    found[position] = found[position][offset : offset + config.max_position_embeddings]
-    wanted = build_names(config)
-    return {name: tensor.clone() for name, tensor in found.items() if wanted.get(name) == tensor.shape}
-
-
-def build_names(config: ModelConfig) -> dict[str, object]:
-    """The student's parameters and their shapes."""
-    import torch
-
+        prefix = f"encoder.layers.{number * teacher.num_hidden_layers // config.num_hidden_layers}."
+        layer = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+        found |= {f"encoder.layers.{number}.{name}": tensor for name, tensor in layer.items()}
+    offset = len(found[_POSITION]) - teacher.max_position_embeddings
+    found[_POSITION] = found[_POSITION][offset : offset + config.max_position_embeddings]
     with torch.device("meta"):
-        return {name: tensor.shape for name, tensor in build(config).state_dict().items()}
+        wanted = {name: tensor.shape for name, tensor in build(config).state_dict().items()}
+    return {name: tensor.clone() for name, tensor in found.items() if wanted.get(name) == tensor.shape}

@@ -49,9 +49,6 @@ class Pattern:
         return seen
 
 
-EVERYTHING = Pattern()
-
-
 class Layout(ABC):
     """One batch's arrangement.
 

@@ -26,19 +26,24 @@ MEANINGS = {
 }
 
 
+def templates_in(directory: Path) -> jinja2.Environment:
+    """HTML templates: everything is escaped, and a name that is not given is an error."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(directory),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
 def render(card: dict[str, Any]) -> str:
     """The page of a card, as `card.html` holds it.
 
     Args:
         card: the content of `card.json`.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    environment = templates_in(TEMPLATES)
     environment.filters |= {"short": figures.short, "bytes": size}
     totals = card["totals"]
     copies = sum(card["duplicates"][name] for name in ("exact", "near", "same_id"))

@@ -14,11 +14,9 @@ import json
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -34,6 +32,7 @@ from pipeline.engines import faults, java
 from pipeline.engines.base import Engine, Lost
 from pipeline.engines.pool import NEWS_SECONDS, WorkerPool
 from pipeline.engines.processes import ending, free_ports, wait_for_port
+from pipeline.engines.watched import run_watched
 from pipeline.errors import ClozeError, UsageError
 from pipeline.stage import Execution
 
@@ -44,7 +43,6 @@ DEFAULT_READY_SECONDS = 120.0
 JAVA_OPTIONS = "CLOZE_FLINK_JAVA_OPTS"  # environment: for the job server's Java
 RETRIES = 3  # of a job whose worker, or task manager, has died
 REST_SECONDS = 10.0
-POLL_SECONDS = 0.2
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -108,25 +106,10 @@ class FlinkEngine:
         ]
         pipeline = beam.Pipeline(runner=PortableRunner(), options=PipelineOptions(flags))
         construct(pipeline)
-        failure: list[BaseException] = []
-
-        def submit() -> None:
-            try:
-                pipeline.run().wait_until_finish()
-            except BaseException as error:
-                failure.append(error)
-
         # In a thread: the client would wait for ever for a job server that has died, and may not hear a signal.
-        thread = threading.Thread(target=submit, name="cloze-flink", daemon=True)
-        thread.start()
-        try:
-            while thread.is_alive():
-                thread.join(POLL_SECONDS)
-                self._server.raise_if_ended()
-        finally:
-            shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # Beam removes it only when it comes to an end
-        if failure:
-            self._raise(failure[0])
+        failure = run_watched(pipeline, self._server.raise_if_ended, "cloze-flink")
+        if failure is not None:
+            self._raise(failure)
 
     def _raise(self, error: BaseException) -> None:
         """Tell a unit's own failure from the loss of who did it."""

@@ -6,8 +6,6 @@ is killed; here the death of a worker ends the pipeline with a sentence that nam
 
 from __future__ import annotations
 
-import shutil
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
@@ -20,9 +18,8 @@ from apache_beam.transforms.environments import ExternalEnvironment
 
 from pipeline.engines.base import Engine
 from pipeline.engines.pool import WorkerPool
+from pipeline.engines.watched import run_watched
 from pipeline.stage import Execution
-
-POLL_SECONDS = 0.1
 
 
 class LocalEngine:
@@ -57,26 +54,7 @@ class LocalEngine:
         runner = FnApiRunner(default_environment=ExternalEnvironment(self._pool.address))
         pipeline = beam.Pipeline(runner=runner, options=options)
         construct(pipeline)
-        _run_watched(pipeline, self._pool)
-
-
-def _run_watched(pipeline: Any, pool: WorkerPool) -> None:
-    """Run in a thread, so that the death of a worker, which the runner does not notice, can end the wait for it."""
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            pipeline.run().wait_until_finish()
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name="cloze-beam", daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(POLL_SECONDS)
-            pool.raise_if_dead()
-    finally:
-        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # Beam removes it only when it comes to an end
-    if failure:
-        raise failure[0]
+        # In a thread: the runner does not notice the death of a worker.
+        failure = run_watched(pipeline, self._pool.raise_if_dead, "cloze-beam")
+        if failure is not None:
+            raise failure
