@@ -1,16 +1,18 @@
 """The training step of our model beside transformers' own class, and without padding beside with it.
 
-    python -m benchmarks.model --model bert-mini [--batch 32] [--length 128] [--threads 2] [--rounds 5] [--no-compile]
+    python -m benchmarks.model --model bert-mini [--batch 32] [--length 128] [--threads 2] [--rounds 5] [--only bf16]
     python -m benchmarks.model --model bert-mini --ragged          # rows of several lengths: unpadded against padded
     python -m benchmarks.model --model longformer-tiny --memory-by-length 1024 2048 4096
 
 Same shapes, same initial weights, same batches, torch.optim.AdamW, a step of which is forward, backward, clipping, update. First
 three steps without dropout, whose losses must be equal; then the timing, with dropout, in alternation (these machines drift by
-a third from minute to minute), medians over the rounds. Peak memory is that of a process of its own a variant.
+a third from minute to minute): in each round every variant once, in a process of its own; medians over the rounds. Peak memory
+is what the steps take above what the process took before.
 
     theirs fp32      transformers' BertForPreTraining as it comes: a head at every position
     theirs bf16      the same under autocast
-    ours fp32, bf16  our model and objectives: the head at masked positions, as batches are collated
+    … with our memory settings    the same in the environment that `cloze` gives its ranks (flows/launch.py)
+    ours fp32, bf16  our model and objectives in that environment: the head, and most of the last layer, where the heads read
     ours compiled    ours at its best: bf16 and torch.compile, where the hardware multiplies bf16
 
 On a GPU (`--device cuda`) also the share of the card's peak that the model's arithmetic reaches (`--peak-tflops`), by the count
@@ -20,6 +22,8 @@ of floating point operations a token: 72 layers h^2 + 12 layers h L + 6 rate (h^
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import platform
 import resource
 import statistics
@@ -27,12 +31,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from flows.launch import RANK_ENVIRONMENT
 from model import families
 from model.config import ModelConfig
 from model.hub import hub_of
@@ -40,7 +45,7 @@ from model.layers.encoder import Unpad
 from model.objectives import IGNORE
 from model.presets import model_config
 from model.train.config import PretrainConfig
-from model.train.optimizers import adamw, parameter_groups
+from model.train.optimizers import adamw, clip, parameter_groups
 from model.train.precision import Precision, autocast, native_bf16
 from model.train.scoring import Scoring
 
@@ -55,15 +60,17 @@ Step = Callable[[Batch], float]
 class Variant:
     """One way to run a training step."""
 
-    theirs: bool
     precision: Precision
+    theirs: bool = False
     compiled: bool = False
     unpad: Unpad = "auto"
+    kept: bool = True  # freed memory, as `cloze` has its ranks keep it
 
     @property
     def name(self) -> str:
         how = "compiled" if self.compiled else {"auto": "", "always": "unpadded", "never": "padded"}[self.unpad]
-        return " ".join(["theirs" if self.theirs else "ours", self.precision, how]).strip()
+        kept = "with our memory settings" if self.theirs and self.kept else ""
+        return " ".join(part for part in ("theirs" if self.theirs else "ours", self.precision, how, kept) if part)
 
 
 def make_batches(config: ModelConfig, count: int, rows: int, length: int, ragged: bool, device: str) -> list[Batch]:
@@ -108,7 +115,10 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
     def step(batch: Batch) -> float:
         loss = loss_of(batch)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        if variant.theirs:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
+        else:
+            clip(module, config.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return float(loss.detach())
@@ -161,56 +171,53 @@ def first_losses(variant: Variant, config: PretrainConfig, batches: list[Batch],
     return [step(batch) for batch in batches[:3]]
 
 
-def measure(
-    steps: dict[str, Step], batches: list[Batch], rounds: int, seconds: float, clock: Callable[[], float]
-) -> dict[str, float]:
-    """Median real tokens a second of each, in alternation."""
-    for step in steps.values():  # compile, allocate, and meet every shape once
-        for batch in batches:
-            step(batch)
-    speeds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            started, tokens, number = clock(), 0, 0
-            while clock() - started < seconds or number < 2:
-                batch = batches[number % len(batches)]
-                step(batch)
-                tokens += int(batch["attention_mask"].sum())
-                number += 1
-            speeds[name].append(tokens / (clock() - started))
-    return {name: statistics.median(values) for name, values in speeds.items()}
-
-
 def flops_per_token(config: ModelConfig, length: int) -> float:
     """Forward and backward, of BERT's shape (the formula of the module's docstring)."""
     layers, h = config.num_hidden_layers, config.hidden_size
     return 72 * layers * h * h + 12 * layers * h * length + 6 * RATE * (h * h + h * config.vocab_size)
 
 
-def peak_memory(options: argparse.Namespace, variant: Variant, length: int) -> float:
-    """GiB that a process of its own takes for three steps, above what it takes before the first."""
-    command = [sys.executable, "-m", "benchmarks.model", "--model", options.model, "--vocab-size", str(options.vocab_size)]
-    command += ["--batch", str(options.batch), "--length", str(length), "--device", options.device]
-    command += ["--threads", str(options.threads), "--one", "theirs" if variant.theirs else "ours", variant.precision]
-    command += [variant.unpad, str(int(variant.compiled))] + (["--ragged"] if options.ragged else [])
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(done.stdout.strip().splitlines()[-1])
-
-
-def run_one(options: argparse.Namespace, config: PretrainConfig) -> float:
-    """In the process that `peak_memory` starts."""
-    who, precision, unpad, compiled = options.one
-    variant = Variant(
-        theirs=who == "theirs", precision=cast(Precision, precision), compiled=compiled == "1", unpad=cast(Unpad, unpad)
-    )
+def run_one(options: argparse.Namespace, config: PretrainConfig) -> dict[str, Any]:
+    """One variant, in the process that `measure` starts: its real tokens a second, and the memory that its steps take."""
+    variant = Variant(**json.loads(options.one))
+    batches = make_batches(config.model, 8, options.batch, options.length, options.ragged, options.device)
+    if options.losses:
+        return {"losses": first_losses(variant, config, batches, options.device)}
     step = make_step(variant, config, options.device)
-    batches = make_batches(config.model, 3, options.batch, options.length, options.ragged, options.device)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for batch in batches:
+    for batch in batches[: 2 if options.seconds else 3]:  # compile, allocate
         step(batch)
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    for batch in batches if options.seconds else []:  # meet every shape
+        step(batch)
+    started, tokens, number = clock(), 0, 0
+    while clock() - started < options.seconds:
+        batch = batches[number % len(batches)]
+        step(batch)
+        tokens += int(batch["attention_mask"].sum())
+        number += 1
+    seconds = clock() - started
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
     if options.device == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**30
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
+        peak = torch.cuda.max_memory_allocated() / 2**30
+    return {"tokens_per_second": tokens / seconds, "gib": peak}
+
+
+def measure(options: argparse.Namespace, variant: Variant, **changes: Any) -> dict[str, Any]:
+    """What `run_one` finds, in a process of its own: ours with the environment that `cloze` gives its ranks, theirs as it comes."""
+    chosen = {**vars(options), **changes, "one": json.dumps(asdict(variant))}
+    command = [sys.executable, "-m", "benchmarks.model"]
+    for name, value in chosen.items():
+        if value is True or value is False or value is None or isinstance(value, list):
+            command += [f"--{name.replace('_', '-')}"] * (value is True)
+        else:
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    environment = {**(RANK_ENVIRONMENT if variant.kept else {}), **os.environ}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        sys.exit(f"{variant.name} failed:\n{done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
 
 
 def variants(options: argparse.Namespace) -> list[Variant]:
@@ -219,13 +226,43 @@ def variants(options: argparse.Namespace) -> list[Variant]:
     precisions: list[Precision] = ["fp32", "bf16"] if bf16 else ["fp32"]
     if options.only:
         precisions = [precision for precision in precisions if precision == options.only]
-    best: list[Variant] = []
-    if not options.no_compile:
-        best = [Variant(theirs=False, precision=precisions[-1], compiled=True)]
+    best = [] if options.no_compile else [Variant(precision=precisions[-1], compiled=True)]
     if options.ragged:
-        ours = [Variant(theirs=False, precision=p, unpad=u) for p in precisions for u in cast(list[Unpad], ["never", "always"])]
-        return ours + best
-    return [Variant(theirs=theirs, precision=p) for p in precisions for theirs in (True, False)] + best
+        return [Variant(precision=p, unpad=u) for p in precisions for u in cast(list[Unpad], ["never", "always"])] + best
+    found = []
+    for precision in precisions:
+        found += [Variant(precision=precision, theirs=True, kept=False), Variant(precision=precision, theirs=True)]
+        found += [Variant(precision=precision)]
+    return found + best
+
+
+def check_losses(options: argparse.Namespace, chosen: list[Variant]) -> None:
+    """Ends the program unless the first steps of all of them lose the same."""
+    losses = {variant.name: measure(options, variant, losses=True)["losses"] for variant in chosen}
+    first = losses[chosen[0].name]
+    for variant in chosen:
+        differences = [abs(a - b) for a, b in zip(first, losses[variant.name], strict=True)]
+        if max(differences) > EQUAL[variant.precision]:
+            sys.exit(f"{variant.name} has the losses {losses[variant.name]}, {chosen[0].name} has {first}")
+
+
+def compare(options: argparse.Namespace, config: ModelConfig) -> None:
+    """Print a line a variant: medians over the rounds, each of which runs every variant once."""
+    chosen = variants(options)
+    check_losses(options, chosen)
+    found: dict[str, list[dict[str, float]]] = {variant.name: [] for variant in chosen}
+    for _ in range(options.rounds):
+        for variant in chosen:
+            found[variant.name].append(measure(options, variant))
+    speeds = {name: statistics.median(run["tokens_per_second"] for run in runs) for name, runs in found.items()}
+    for variant in chosen:
+        speed, base = speeds[variant.name], speeds[chosen[0].name]
+        same = next(speeds[other.name] for other in chosen if other.precision == variant.precision)
+        line = f"{variant.name:34}{speed:10,.0f} tokens/s  {speed / base:6.2f} x  {speed / same:6.2f} x in its precision"
+        if options.device == "cuda":
+            share = speed * flops_per_token(config, options.length) / (options.peak_tflops * 1e12)
+            line += f"  {share:.1%} of the peak"
+        print(f"{line}  {max(run['gib'] for run in found[variant.name]):.2f} GiB")
 
 
 def main() -> None:
@@ -237,57 +274,34 @@ def main() -> None:
     parser.add_argument("--ragged", action="store_true")
     parser.add_argument("--only", choices=["fp32", "bf16"])
     parser.add_argument("--no-compile", action="store_true")
-    parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--memory-by-length", type=int, nargs="+", help="only peak memory, at these lengths")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--peak-tflops", type=float, default=989.0, help="of the GPU in bf16, without sparsity (H100 SXM)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
     parser.add_argument("--cpu-time", action="store_true", help="count the process's time: for one thread on a machine in use")
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--losses", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = model_config(options.model, vocab_size=options.vocab_size)
-    config = PretrainConfig(model=model, global_batch=options.batch)
     if options.one:
-        print(run_one(options, config))
+        print(json.dumps(run_one(options, PretrainConfig(model=model, global_batch=options.batch))))
         return
-    print(
-        f"{platform.processor() or platform.machine()}, {options.threads} threads, torch {torch.__version__}, {options.device}"
-    )
+    machine = platform.processor() or platform.machine()
+    print(f"{machine}, {options.threads} threads, torch {torch.__version__}, {options.device}")
     if options.memory_by_length:
         for length in options.memory_by_length:
-            used = peak_memory(options, Variant(theirs=False, precision=options.only or "fp32", unpad="never"), length)
+            variant = Variant(precision=options.only or "fp32", unpad="never")
+            used = measure(options, variant, length=length, seconds=0.0)["gib"]
             print(f"{options.model}, {options.batch} x {length}: {used:.2f} GiB for a step")
         return
-    batches = make_batches(model, 8, options.batch, options.length, options.ragged, options.device)
+    batches = make_batches(model, 8, options.batch, options.length, options.ragged, "cpu")
     real = sum(int(batch["attention_mask"].sum()) for batch in batches) / (8 * options.batch * options.length)
-    print(
-        f"{options.model}, V {options.vocab_size}, {options.batch} x {options.length}, {real:.0%} of the positions are tokens"
-    )
-    chosen = variants(options)
-    losses = {variant.name: first_losses(variant, config, batches, options.device) for variant in chosen}
-    first = losses[chosen[0].name]
-    for variant in chosen:
-        differences = [abs(a - b) for a, b in zip(first, losses[variant.name], strict=True)]
-        if max(differences) > EQUAL[variant.precision]:
-            sys.exit(f"{variant.name} has the losses {losses[variant.name]}, {chosen[0].name} has {first}")
-    steps = {variant.name: make_step(variant, config, options.device) for variant in chosen}
-    clock = time.process_time if options.cpu_time else time.perf_counter
-    speeds = measure(steps, batches, options.rounds, options.seconds, clock)
-    for variant in chosen:
-        line = (
-            f"{variant.name:20}{speeds[variant.name]:10,.0f} tokens/s  {speeds[variant.name] / speeds[chosen[0].name]:6.2f} x"
-        )
-        same = next((other.name for other in chosen if other.precision == variant.precision), variant.name)
-        line += f"  {speeds[variant.name] / speeds[same]:6.2f} x in its precision"
-        if options.device == "cuda":
-            share = speeds[variant.name] * flops_per_token(model, options.length) / (options.peak_tflops * 1e12)
-            line += f"  {share:.1%} of the peak"
-        if not options.no_memory:
-            line += f"  {peak_memory(options, variant, options.length):.2f} GiB"
-        print(line)
+    shape = f"V {options.vocab_size}, {options.batch} x {options.length}"
+    print(f"{options.model}, {shape}, {real:.0%} of the positions are tokens")
+    compare(options, model)
 
 
 if __name__ == "__main__":

@@ -30,11 +30,15 @@ from pipeline.stage import Build, Execution, Outcome, Stage, StageConfig
 GRACE_SECONDS = 25.0  # for a checkpoint after SIGTERM; Kubernetes and Prefect allow 30
 PEER_SECONDS = 5.0  # for the other ranks to notice that one has failed
 JOB = "job.json"  # in LOGS: how the stage was last begun, for `cloze resume`
-_QUIET = {
+# A training step allocates and frees hundreds of megabytes. By default glibc gives them back to the kernel and takes them again,
+# which clears every page anew: a seventh of a BERT-mini's step. Keep them, and ask for large pages: a fifth less time together.
+_KEEP_MEMORY = "glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=17179869184:glibc.malloc.hugetlb=1"
+RANK_ENVIRONMENT = {  # of every rank, where the user's own says nothing else
     "DO_NOT_TRACK": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
+    "GLIBC_TUNABLES": _KEEP_MEMORY,
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait must not spin on cores that another process could use
 }
 
@@ -100,7 +104,7 @@ class _Ranks:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**_QUIET, **os.environ, **environment, EVENTS_FD: str(write), PARENT_PID: str(os.getpid())},
+                env={**RANK_ENVIRONMENT, **os.environ, **environment, EVENTS_FD: str(write), PARENT_PID: str(os.getpid())},
                 pass_fds=(write,),
                 start_new_session=True,
             )

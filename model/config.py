@@ -43,11 +43,13 @@ class ModelConfig(BaseModel):
 
     Of every model of the class:
         heads: what stands on the encoder in pretraining, as a checkpoint's `heads` says it.
+        compiles: whether torch.compile takes a training step whole and gains by it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "pair": {"num_labels": 2}}
+    compiles: ClassVar[bool] = True
 
     family: str = "bert"
     vocab_size: Annotated[int, Field(ge=0)] = 0

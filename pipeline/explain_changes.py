@@ -80,7 +80,7 @@ def _within(old: str, new: str) -> Iterator[tuple[str, str]]:
     ):
         end -= 1  # words stay whole
     begin = max(0, begin - CONTEXT)
-    old_core, new_core = old[begin : len(old) - end or None], new[begin : len(new) - end or None]
+    old_core, new_core = old[begin : len(old) - end], new[begin : len(new) - end]
     if begin:
         yield "…", ""
     if max(len(old_core), len(new_core)) > LONGEST:

@@ -74,7 +74,7 @@ class Execution(BaseModel):
     device: str = "auto"  # auto | cpu | cuda
     checkpoint_every: int = 0  # steps between checkpoints; 0: only at the end
     keep_checkpoints: int = 2
-    compile: bool = False  # torch.compile the training step
+    compile: bool | None = None  # torch.compile the training step; None: where it pays
 
 
 class Reporter(Protocol):

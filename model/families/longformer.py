@@ -35,19 +35,20 @@ class LongEncoder(Encoder):
         attention_mask: Tensor | None,
         token_type_ids: Tensor,
         sequence_starts: Tensor | None = None,
+        wanted: Tensor | None = None,
         global_attention_mask: Tensor | None = None,
     ) -> Tensor:
-        """The last layer's states, float [B, L, D].
+        """The last layer's states, float [B, L, D] or [P, D].
 
         Args:
-            input_ids, attention_mask, token_type_ids, sequence_starts: as for `Encoder.forward`. In packed rows there are no
-                global tokens.
+            input_ids, attention_mask, token_type_ids, sequence_starts, wanted: as for `Encoder.forward`. In packed rows there
+                are no global tokens.
             global_attention_mask: bool [B, L], true at global tokens; none true: none. By default the first of every row.
         """
         if sequence_starts is not None:
-            return super().forward(input_ids, attention_mask, token_type_ids, sequence_starts)
+            return super().forward(input_ids, attention_mask, token_type_ids, sequence_starts, wanted)
         rows = LongRows(*_whole(input_ids, attention_mask), _first(input_ids, global_attention_mask))
-        return self.run(self.embeddings(input_ids, token_type_ids), rows)
+        return self.run(self.embeddings(input_ids, token_type_ids), rows, wanted)
 
     @torch.no_grad()
     def attention_maps(
@@ -70,11 +71,11 @@ class LongEncoder(Encoder):
 class LongModel(PretrainingModel):
     """Pretraining has no global tokens but those that the batch names (section 5: only windows; LongformerForMaskedLM)."""
 
-    def encode(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def encode(self, batch: Mapping[str, Tensor], wanted: Tensor | None = None) -> Tensor:
         ids = batch["input_ids"]
         chosen = batch.get("global_attention_mask", torch.zeros_like(ids, dtype=torch.bool))
         hidden: Tensor = self.encoder(
-            ids, batch.get("attention_mask"), batch["token_type_ids"], batch.get("sequence_starts"), chosen
+            ids, batch.get("attention_mask"), batch["token_type_ids"], batch.get("sequence_starts"), wanted, chosen
         )
         return hidden
 

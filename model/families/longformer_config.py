@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -22,6 +22,8 @@ class LongformerConfig(RobertaConfig):
     family: Literal["longformer"] = "longformer"  # type: ignore[assignment]
     max_position_embeddings: Size = 4096
     layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-5
+    compiles: ClassVar[bool] = False  # how many tokens are global is known from the batch alone
+
     attention_window: Window | tuple[Window, ...] = 512
 
     @field_validator("attention_window")

@@ -57,13 +57,17 @@ class SpanModel(PretrainingModel):
         super().__init__(encoder, masked_lm)
         self.span_boundary = span_boundary
 
-    def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """As `PretrainingModel.forward`, and `sbo_logits` [M, V]."""
-        outputs = super().forward(batch)
-        hidden, found = outputs["hidden"].flatten(0, 1), spans(batch["masked_positions"])
-        right = found.right.clamp(max=len(hidden) - 1)  # a row that is one mask has nothing behind it
-        logits = self.span_boundary(hidden[found.left], hidden[right], found.place, self.encoder.embeddings.word.weight)
-        return {**outputs, "sbo_logits": logits}
+    def places(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Both ends of every masked token's span too."""
+        found = spans(batch["masked_positions"])
+        last = batch["input_ids"].numel() - 1  # a row that is one mask has nothing behind it
+        return {**super().places(batch), "left": found.left, "right": found.right.clamp(max=last)}
+
+    def heads(self, states: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """As `PretrainingModel.heads`, and `sbo_logits` [M, V]."""
+        place = spans(batch["masked_positions"]).place
+        logits = self.span_boundary(states["left"], states["right"], place, self.encoder.embeddings.word.weight)
+        return {**super().heads(states, batch), "sbo_logits": logits}
 
 
 def build(config: ModelConfig) -> SpanModel:

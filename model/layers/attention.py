@@ -53,9 +53,16 @@ class SelfAttention(nn.Module):
             self.value = nn.Linear(hidden_size, hidden_size, bias=bias)
         self.output = nn.Linear(hidden_size, hidden_size, bias=bias)
 
-    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
-        """Args: hidden: float [B, L, D], or [T, D] in a layout without padding; layout: by default rows without padding.
-        Returns: the same shape, before any residual.
+    def forward(self, hidden: Tensor, layout: Layout | None = None, chosen: Tensor | None = None) -> Tensor:
+        """Attend, everywhere or at a few positions.
+
+        Args:
+            hidden: float [B, L, D], or [T, D] in a layout without padding.
+            layout: by default rows without padding.
+            chosen: int64 [P], flat positions among the B * L or T: where the result is wanted; None: everywhere.
+
+        Returns:
+            The shape of `hidden`, or [P, D], before any residual.
         """
         if layout is None:
             layout = Rows((hidden.shape[0], hidden.shape[1]))
@@ -63,7 +70,7 @@ class SelfAttention(nn.Module):
         if self.rotary is not None:
             query, key = self.rotary(query, key, layout)
         mixed = layout.attend(query, key, value, self.pattern, self.dropout if self.training else 0.0)
-        output: Tensor = self.output(mixed.flatten(-2))
+        output: Tensor = self.output(taken(mixed.flatten(-2), chosen))
         return drop(output, self.output_dropout) if self.training else output
 
     def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,6 +85,11 @@ class SelfAttention(nn.Module):
     def split(self, projected: Tensor) -> Tensor:
         """[..., D] to [..., N, H]."""
         return torch.unflatten(projected, -1, (self.heads, -1))
+
+
+def taken(hidden: Tensor, chosen: Tensor | None) -> Tensor:
+    """The states at flat positions: [..., D] to [P, D]; None: all, as they are."""
+    return hidden if chosen is None else hidden.flatten(0, -2)[chosen]
 
 
 def once_cast(hidden: Tensor) -> Tensor:

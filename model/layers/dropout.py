@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 LEVELS = 1 << 16  # of the probability: 0.1 becomes 6554 / 65536 = 0.100006, and the scale is that number's
+_STRIDE = -1640531527  # 2^32 / golden ratio: rows next to each other are far apart before they are hashed
+_ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B - (1 << 32)))  # shift and factor
 _PACKED = 4  # 16-bit numbers in the 64 bits that torch's generator gives at once
 
 
@@ -14,7 +16,8 @@ def dropout(values: Tensor, probability: float) -> Tensor:
     """Set a random share of `values` to 0 and scale the others up, so that the expectation stays.
 
     On CPUs torch draws one number of 64 bits for every value, on one thread: a fifth of a BERT-mini's bf16 step. 16 bits are
-    enough for a yes or no, and four of them come out of one draw.
+    enough for a yes or no, and four of them come out of one draw. In a compiled graph a few draws are enough for a whole call: what
+    is kept is a hash of them and of the place, computed where it is used, forward and backward, and never stored.
 
     Args:
         values: float, any shape.
@@ -25,8 +28,9 @@ def dropout(values: Tensor, probability: float) -> Tensor:
     if values.device.type != "cpu":
         return functional.dropout(values, probability)
     dropped = round(probability * LEVELS)
-    kept = _kept_in_graph(values, dropped) if torch.compiler.is_compiling() else _kept(values, dropped)
-    return values * kept.to(values.dtype).mul(LEVELS / (LEVELS - dropped))
+    if torch.compiler.is_compiling():
+        return torch.where(_kept_by_hash(values, dropped), values * (LEVELS / (LEVELS - dropped)), 0.0)
+    return values * _kept(values, dropped).to(values.dtype).mul(LEVELS / (LEVELS - dropped))
 
 
 def _kept(like: Tensor, dropped: int) -> Tensor:
@@ -36,15 +40,19 @@ def _kept(like: Tensor, dropped: int) -> Tensor:
     return bits[:count].view(like.shape) >= dropped - LEVELS // 2
 
 
-# torch.compile would take the above apart and be slow at it. The tag keeps it from drawing once for all layers.
-_kept_in_graph = torch.library.custom_op(
-    "cloze::kept",
-    _kept,
-    mutates_args=(),
-    schema="(Tensor like, int dropped) -> Tensor",
-    tags=(torch.Tag.nondeterministic_seeded,),
-)
-_kept_in_graph.register_fake(lambda like, dropped: torch.empty_like(like, dtype=torch.bool))
+def _kept_by_hash(like: Tensor, dropped: int) -> Tensor:
+    """The same from two random numbers a column, hashed with the row ("lowbias32" of C. Wellons, nullprogram.com, "Prospecting
+    for Hash Functions", 2018, with one of the numbers added before each round).
+
+    Vectorized by torch.compile, which counts along a row one by one: so of the place the hash gets a number a row alone.
+    """
+    rows, columns = like.numel() // like.shape[-1], like.shape[-1]
+    seeds = torch.randint(-(1 << 31), (1 << 31) - 1, (2, columns), dtype=torch.int32, device=like.device)
+    bits = torch.arange(rows, dtype=torch.int32, device=like.device)[:, None] * _STRIDE
+    for seed, (shift, factor) in zip(seeds.unbind(), _ROUNDS, strict=True):
+        bits = bits + seed
+        bits = (bits ^ ((bits >> shift) & ((1 << (32 - shift)) - 1))) * factor
+    return ((bits >> 16) >= dropped - LEVELS // 2).view(like.shape)
 
 
 class Dropout(nn.Module):

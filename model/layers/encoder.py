@@ -39,27 +39,33 @@ class Encoder(nn.Module):
         attention_mask: Tensor | None,
         token_type_ids: Tensor,
         sequence_starts: Tensor | None = None,
+        wanted: Tensor | None = None,
     ) -> Tensor:
-        """The last layer's states, float [B, L, D]; what stands at padding means nothing.
+        """The last layer's states, float [B, L, D]; what stands at padding means nothing. Or [P, D], those that are wanted.
 
         Args:
             input_ids, token_type_ids: int64 [B, L].
             attention_mask: bool [B, L], true where there is a token; None: everywhere. Tokens stand before padding.
             sequence_starts: int32 [S + 1], where each sequence of packed rows begins among the real tokens, row after row, and how
                 many these are. Sequences do not see each other, and positions begin anew with each. None: a row is one sequence.
+            wanted: int64 [P], positions among the flattened B * L. Most of the last layer is then computed there alone, which
+                changes nothing at them but by rounding.
         """
         attention_mask, starts = _starts(input_ids, attention_mask, sequence_starts)
         tokens = self._tokens(attention_mask, starts)
         if tokens is not None:
             embedded = self.embeddings(tokens.take(input_ids), tokens.take(token_type_ids), tokens.positions)
+            if wanted is not None:
+                return self.run(embedded, tokens, tokens.find(wanted))
             return tokens.put_back(self.run(embedded, tokens))
         rows = Rows((input_ids.shape[0], input_ids.shape[1]), attention_mask, starts)
-        return self.run(self.embeddings(input_ids, token_type_ids, rows.positions), rows)
+        return self.run(self.embeddings(input_ids, token_type_ids, rows.positions), rows, wanted)
 
-    def run(self, hidden: Tensor, layout: Layout) -> Tensor:
-        """The layers and the last norm, in whatever layout."""
-        for layer in self.layers:
+    def run(self, hidden: Tensor, layout: Layout, chosen: Tensor | None = None) -> Tensor:
+        """The layers and the last norm, in whatever layout; `chosen` as for the layers, of which it concerns the last."""
+        for layer in self.layers[:-1]:
             hidden = layer(hidden, layout)
+        hidden = self.layers[-1](hidden, layout, chosen)
         normed: Tensor = self.norm(hidden)
         return normed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from model.layers.attention import taken
 from model.layers.dropout import Dropout
 from model.layers.layout import Layout
 
@@ -41,12 +42,12 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = feed_forward_norm or nn.Identity()
         self.dropout = Dropout(dropout)
 
-    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
-        """Args: hidden: float [B, L, D], or [T, D] in a layout without padding; layout: by default rows without padding.
-        Returns: the same shape.
+    def forward(self, hidden: Tensor, layout: Layout | None = None, chosen: Tensor | None = None) -> Tensor:
+        """Args: as for `SelfAttention.forward`: at `chosen` positions everything behind the attention itself is left out for the
+        others. Returns: the shape of `hidden`, or [P, D].
         """
-        attended = self.attention(self.attention_input_norm(hidden), layout)
-        hidden = self.attention_norm(hidden + self.dropout(attended))
+        attended = self.attention(self.attention_input_norm(hidden), layout, chosen)
+        hidden = self.attention_norm(taken(hidden, chosen) + self.dropout(attended))
         transformed = self.feed_forward(self.feed_forward_input_norm(hidden))
         output: Tensor = self.feed_forward_norm(hidden + self.dropout(transformed))
         return output

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from model.layers.attention import SelfAttention, once_cast
+from model.layers.attention import SelfAttention, once_cast, taken
 from model.layers.attention_kernels import around, attend, attend_chunks, attention_maps
 from model.layers.layout import Layout, Pattern, Rows, additive, chunked, neighbours
 
@@ -56,25 +56,27 @@ class GlobalAttention(SelfAttention):
         self.global_key = nn.Linear(hidden_size, hidden_size)
         self.global_value = nn.Linear(hidden_size, hidden_size)
 
-    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
-        """Args: hidden: float [B, L, D]; layout: `LongRows`, or any other for no global tokens. Returns: float [B, L, D]."""
+    def forward(self, hidden: Tensor, layout: Layout | None = None, chosen: Tensor | None = None) -> Tensor:
+        """Args: hidden: float [B, L, D]; layout: `LongRows`, or any other for no global tokens; chosen: as for `SelfAttention`.
+        Returns: float [B, L, D] or [P, D].
+        """
         if not isinstance(layout, LongRows) or layout.everywhere is None or not layout.places.shape[1]:
-            return super().forward(hidden, layout)
+            return super().forward(hidden, layout, chosen)
         dropout = self.dropout if self.training else 0.0
         hidden = once_cast(hidden)
         query, key, value = (part.transpose(1, 2) for part in self.project(hidden))
         windowed = _windowed(query, key, value, layout, self.width, dropout)
         places = layout.places[:, :, None].expand(-1, -1, hidden.shape[-1])
-        chosen = self.split(self.global_query(hidden.gather(1, places))).transpose(1, 2)
+        picked = self.split(self.global_query(hidden.gather(1, places))).transpose(1, 2)
         keys, values = (self.split(part(hidden)).transpose(1, 2) for part in (self.global_key, self.global_value))
         real = additive(None if layout.real is None else layout.real[:, None, None, :], query.dtype)
-        seen = attend(chosen, keys, values, real, dropout).transpose(1, 2).flatten(2)
+        seen = attend(picked, keys, values, real, dropout).transpose(1, 2).flatten(2)
         if layout.maps is not None:
-            layout.maps.append(_maps(query, key, chosen, keys, layout, self.pattern))
+            layout.maps.append(_maps(query, key, picked, keys, layout, self.pattern))
         mixed = windowed.transpose(1, 2).flatten(2)
         filled = layout.filled[:, :, None]
         mixed = mixed.scatter(1, places, torch.where(filled, seen, mixed.gather(1, places)))
-        output: Tensor = self.output(mixed)
+        output: Tensor = self.output(taken(mixed, chosen))
         return output
 
 

@@ -156,6 +156,14 @@ class Tokens(Layout):
         """[B, L] to [T]."""
         return values.flatten()[self.places]
 
+    def find(self, wanted: Tensor) -> Tensor:
+        """Where in T the positions of the flattened B * L are, int64 [P]; 0 for those that are left out."""
+        number = torch.arange(len(self.places), device=wanted.device)
+        found = number.new_zeros(self.shape[0] * self.shape[1])
+        if self.real is None:
+            return found.index_copy_(0, self.places, number)[wanted]
+        return found.index_copy_(0, self.places[self.real], number[self.real])[wanted]
+
     def put_back(self, hidden: Tensor) -> Tensor:
         """[T, D] to [B, L, D], with zeros where there was padding."""
         found: Tensor = _PutBack.apply(hidden, self.places, self.real, self.shape)  # type: ignore[no-untyped-call]

@@ -75,6 +75,7 @@ class Objective:
         count: how many predictions the batch asks for, from the collated batch alone; `score` must count the same.
         details: finer figures for held-out scoring, as `name -> (sum, count)`; the names are always the same.
         chance: the loss, in nats a prediction, of a model that knows nothing: V -> nats. None: nothing can be said.
+        everywhere: whether it looks at `hidden`, the states of all positions.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Objective:
     count: Callable[[Batch], int]
     details: Callable[[Outputs, Batch], dict[str, Detail]] | None = None
     chance: Callable[[int], float] | None = None
+    everywhere: bool = False
 
 
 def objectives(names: Iterable[str]) -> tuple[Objective, ...]:

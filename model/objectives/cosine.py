@@ -27,4 +27,4 @@ def count(batch: Batch) -> int:
     return int(batch["attention_mask"].sum())
 
 
-OBJECTIVE = Objective(name="cosine", score=score, count=count)
+OBJECTIVE = Objective(name="cosine", score=score, count=count, everywhere=True)

@@ -12,7 +12,7 @@ from model.train.schedules import SCHEDULES
 from pipeline.errors import did_you_mean
 from pipeline.stage import StageConfig
 
-VERSION = 1
+VERSION = 2
 OPTIMIZERS = ("adamw",)  # the rows of model.train.optimizers.OPTIMIZERS, named here without torch
 
 BASE_LEARNING_RATE, BASE_HIDDEN_SIZE = 1e-4, 768  # BERT-base: Devlin et al., 2019, appendix A.2

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from model.train.config import PretrainConfig
 from model.train.distributed import World
-from model.train.optimizers import OPTIMIZERS, parameter_groups
+from model.train.optimizers import OPTIMIZERS, clip, parameter_groups
 from model.train.scoring import Scoring
 from pipeline.errors import UsageError
 
@@ -129,7 +129,7 @@ class Engine:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
         if self.zero == 0:
-            norm = float(self._clip())
+            norm = clip(self.module, self.clip)
             if not math.isfinite(norm):
                 self._engine.zero_grad()
                 return Update(applied=False, norm=math.nan)
@@ -141,14 +141,6 @@ class Engine:
             norm = float(self._engine.get_global_grad_norm())
         self.updates += 1
         return Update(applied=True, norm=norm)
-
-    def _clip(self) -> Tensor:
-        """Scale the whole gradient down to the norm `clip`; returns what the norm was."""
-        parameters = [p for p in self.module.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if self.clip:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip, norm)
-        return norm
 
     def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The trained parameters by the model's own names, each once."""

@@ -116,6 +116,7 @@ class Trainer:
             "processes": size,
             "zero": self.setup.zero,
             "threads": torch.get_num_threads(),
+            "compiled": self.setup.compiled,
             "micro_batch": f"{plan.micro_batch} x {plan.accumulation} x {size}",
         }
         for note in self.setup.notes:
@@ -322,6 +323,7 @@ class Trainer:
             "tokens_per_second": None if speed is None else round(speed, 1),
             "checkpoint": f"{checkpoint.STEPS}/{checkpoint.step_name(progress.step)}",
             "precision": setup.precision,
+            "compiled": setup.compiled,
             "device": str(self.world.device.type),
             "world_size": self.world.size,
             "zero": setup.zero,

@@ -39,6 +39,16 @@ def adamw(groups: list[dict[str, Any]], config: PretrainConfig) -> torch.optim.O
 OPTIMIZERS: dict[str, Recipe] = {"adamw": Recipe(build=adamw, state=("exp_avg", "exp_avg_sq"))}
 
 
+def clip(module: nn.Module, largest: float) -> float:
+    """Scale the gradient down to the norm `largest`, if it is longer (0: never); returns what its norm was."""
+    parameters = [parameter for parameter in module.parameters() if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    found = float(norm)
+    if 0 < largest < found:  # most steps of a trained model need none: a pass over all gradients less
+        torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm)
+    return found
+
+
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Weight decay on matrices alone, not on biases and norms (google-research/bert, optimization.py)."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from model.data.collate import Batch, blank
+from model.families.pretraining import PretrainingModel
 from model.objectives import objectives, total_loss
 from model.train.precision import Precision, autocast
 from model.train.teacher import Teacher
@@ -46,13 +47,16 @@ class Scoring(nn.Module):
         self.names = tuple(names)
         self.precision = precision
         self.objectives = objectives(names)
+        if isinstance(model, PretrainingModel):
+            model.everywhere = any(objective.everywhere for objective in self.objectives)
         self.weights = dict(weights or {})
         self.teacher = teacher
         self.detail_names: tuple[str, ...] = ()  # of what forward's third output holds; known after the first held-out batch
         self._train = self._loss
         if compiled:
-            # On a CPU inductor's own random numbers make dropout slower than it is without compiling; torch's are as fast as ever.
             self._train = torch.compile(self._loss, dynamic=False, options={"fallback_random": device_type == "cpu"})
+            if device_type == "cpu":  # what is kept for the backward pass costs more than to compute it again, masks above all
+                torch._functorch.config.aggressive_recomputation = True
 
     def targets(self, batch: Batch) -> list[int]:
         """How many predictions each objective will make on a collated batch, known before the model runs."""

@@ -14,6 +14,7 @@ from model.data.shards import Shards, verify
 from model.data.training import training_order, training_shards
 from model.objectives import choose
 from model.train import sizing, state
+from model.train.compiling import decide
 from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.evaluate import HeldOut
@@ -52,6 +53,7 @@ class Setup:
     tokenizer: str
     untrained: bool
     fixed_predictions: int | None
+    compiled: bool
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -93,9 +95,14 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     names = choose(model, info, config.objectives, teacher.model if teacher else None)
     plan = sizing.plan(config.global_batch, build.execution.micro_batch, model, info.length, world)
     precision = resolve(config.precision, world.device)
-    compiled = build.execution.compile
+    rows = sum(stop - start for start, stop in plan.pieces(0, world.rank, world.size))
+    tokens = float(config.steps * rows * info.length)
+    choice = decide(build.execution.compile, model, tokens, train, world.device, precision, zero if world.size > 1 else 0)
+    compiled = bool(world.first_decides(lambda: int(choice.compiled)))
     fixed = train.most_predictions() if compiled else None
     notes: list[str] = []
+    if choice.reason:
+        notes.append(f"not compiled: {choice.reason}")
     resumed = _resumed(build, world, notes)
     torch.manual_seed(int(keys.derive(config.seed, _WEIGHTS)))
     network, lacking = new_network(begin)
@@ -129,6 +136,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         tokenizer=tokenizer,
         untrained=begin.state is None and not begin.taken,
         fixed_predictions=fixed,
+        compiled=compiled,
         notes=notes,
     )
     world.first_decides(lambda: sizing.check_disk(build.path, setup.parameters, build.execution.keep_checkpoints))

@@ -348,3 +348,17 @@ def test_weights_start_as_the_papers_say() -> None:
                 assert float(parameter.std()) == pytest.approx(0.02 * 0.8796, rel=0.08), name
                 assert float(parameter.abs().max()) <= 0.04
     assert math.isfinite(float(parameter.sum()))
+
+
+def test_the_generator_draws_as_its_probabilities_say() -> None:
+    """A token of probability 0 never, the others as often as they should, to four standard deviations; and by the seed."""
+    model = tiny_model(family="electra", **SMALL["electra"]).train()
+    chances = torch.tensor([0.0, 0.5, 0.25, 0.0, 0.2, 0.05, 0.0])
+    logits = chances.log().clamp(min=-1e4).expand(40_000, -1)
+    torch.manual_seed(0)
+    drawn = model._sample(logits.bfloat16())
+    found = torch.bincount(drawn, minlength=7) / len(drawn)
+    assert ((found - chances).abs() <= 4 * (chances * (1 - chances) / len(drawn)).sqrt() + 0.002 * chances).all()  # bf16 logits
+    torch.manual_seed(0)
+    assert model._sample(logits.bfloat16()).equal(drawn)
+    assert model.eval()._sample(logits).equal(model._sample(logits))

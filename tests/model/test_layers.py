@@ -61,6 +61,21 @@ def test_dropout_drops_that_share_and_keeps_the_expectation(probability: float, 
     assert all(float(columns[first::4].mean()) == pytest.approx(probability, abs=0.008) for first in range(4))
 
 
+def test_compiled_dropout_is_as_random() -> None:
+    """Two calls in one graph draw for themselves, neighbours are dropped independently, and the seed decides."""
+    twice = torch.compile(lambda values: (dropout(values, 0.1), dropout(values, 0.1)), options={"fallback_random": True})
+    torch.manual_seed(0)
+    values = torch.ones(1000, 1000)
+    first, second = (found == 0 for found in twice(values))
+    for one, other in ((first, second), (first[:, 1:], first[:, :-1]), (first[1:], first[:-1]), (first[:, 4:], first[:, :-4])):
+        assert float(one.float().mean()) == pytest.approx(0.1, abs=0.002)
+        assert float((one & other).float().mean()) == pytest.approx(0.01, abs=0.001)
+    for lines in (first.float().mean(0), first.float().mean(1)):
+        assert float(lines.std()) == pytest.approx((0.09 / 1000) ** 0.5, rel=0.15)
+    torch.manual_seed(0)
+    assert (twice(values)[0] == 0).equal(first)
+
+
 def test_dropout_is_for_training_alone_and_follows_the_seed() -> None:
     layer, values = Dropout(0.3), torch.randn(7, 5)
     assert layer.eval()(values) is values
@@ -107,6 +122,6 @@ class _Ignoring(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, hidden: torch.Tensor, layout: object) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, *_: object) -> torch.Tensor:
         result: torch.Tensor = self.module(hidden)
         return result

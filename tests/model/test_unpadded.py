@@ -1,4 +1,4 @@
-"""Leaving padding out changes no result: whole models, losses and gradients, packed rows, and when it is done."""
+"""Leaving out padding, or what no head reads, changes no result: outputs and gradients, packed rows, and when it is done."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from model.families.pretraining import PretrainingModel
 from model.layers.layout import BUCKETS, begins, buckets, packed, sequences
 from model.objectives import objectives, total_loss
 from tests.tiny_models import tiny_batch, tiny_model
@@ -20,6 +21,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "spanbert": {},
     "modern": {"type_vocab_size": 0, "local_attention": 4},
 }
+ALL_ROWS = {**FAMILIES, "longformer": {"attention_window": (4, 4), "type_vocab_size": 1}}
 
 
 def pack(batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -40,22 +42,60 @@ def pack(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
+def uneven(rows: int = 11) -> dict[str, Tensor]:
+    """Rows of many lengths, whose masked tokens have a neighbour on both sides, as spans do: [CLS] and [SEP] are never masked."""
+    batch = tiny_batch(rows=rows, length=29)
+    places = batch["masked_positions"]
+    followed = batch["attention_mask"].flatten().roll(-1)[places] & (places % 29 > 0)
+    return batch | {name: batch[name][followed] for name in ("masked_positions", "masked_labels")}
+
+
+def learnt(model: PretrainingModel, batch: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Outputs, and gradients by parameter."""
+    names = ["mlm"] + ["nsp"] * (model.pair is not None) + ["sbo"] * hasattr(model, "span_boundary")
+    model.zero_grad()
+    outputs = model(batch)
+    total_loss([objective.score(outputs, batch) for objective in objectives(names)]).backward()
+    return outputs, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("choice", ["never", "always"])
+@pytest.mark.parametrize("packed_rows", [False, True])
+@pytest.mark.parametrize("family", ALL_ROWS)
+def test_the_last_layer_where_heads_read_is_the_whole_one(family: str, packed_rows: bool, choice: Any) -> None:
+    model = tiny_model(family=family, max_position_embeddings=64, **ALL_ROWS[family])
+    batch = uneven(rows=10)
+    filler = {"masked_positions": torch.zeros(3, dtype=torch.int64), "masked_labels": torch.full((3,), -100)}
+    batch |= {name: torch.cat([batch[name], more]) for name, more in filler.items()}
+    if packed_rows:
+        batch = {**pack(batch), "masked_labels": batch["masked_labels"], "pair_labels": batch["pair_labels"][:5]}
+    elif family == "longformer":
+        batch["global_attention_mask"] = torch.arange(29).expand(10, -1) % 13 == 0
+    model.encoder.unpad = choice
+    whole, first = learnt(model, batch)
+    model.everywhere = False
+    seen = []
+    model.encoder.layers[-1].register_forward_hook(lambda _, __, states: seen.append(states.shape))
+    read, second = learnt(model, batch)
+    assert read.keys() == whole.keys() - {"hidden"}
+    assert seen == [(sum(len(places) for places in model.places(batch).values()), 16)]
+    real = batch["masked_labels"] != -100
+    for name, output in read.items():
+        chosen = real if len(output) == len(real) else slice(None)
+        torch.testing.assert_close(output[chosen], whole[name][chosen], atol=1e-5, rtol=1e-5)
+    assert first.keys() == second.keys()
+    for name, gradient in first.items():
+        torch.testing.assert_close(second[name], gradient, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_outputs_and_gradients_are_those_of_padded_rows(family: str) -> None:
     model = tiny_model(family=family, **FAMILIES[family])
-    batch = tiny_batch(rows=11, length=29)
-    places = batch["masked_positions"]  # spans have two ends: [CLS] and [SEP] are never masked
-    followed = batch["attention_mask"].flatten().roll(-1)[places] & (places % 29 > 0)
-    batch |= {name: batch[name][followed] for name in ("masked_positions", "masked_labels")}
-    names = ("mlm", "nsp") if model.pair is not None else ("mlm",)
+    batch = uneven()
     found = []
     for choice in ("never", "always"):
         model.encoder.unpad = choice
-        model.zero_grad()
-        outputs = model(batch)
-        total_loss([objective.score(outputs, batch) for objective in objectives(names)]).backward()
-        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-        found.append((outputs, gradients))
+        found.append(learnt(model, batch))
     (padded, first), (without, second) = found
     for name in padded.keys() - {"hidden"}:
         torch.testing.assert_close(without[name], padded[name], atol=1e-5, rtol=1e-5)

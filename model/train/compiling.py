@@ -1,0 +1,73 @@
+"""Whether a run goes through torch.compile: where its steps gain by it, and where there are enough of them to pay for compiling."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from model.config import ModelConfig
+from model.data.shards import Shards
+from model.layers.encoder import WORTH
+from model.train.precision import Precision
+from model.train.sizing import approximate_parameters
+
+# Measured on two cores with AMX, BERT-mini and BERT-base (benchmarks/README.md): the share of a step that is won, the seconds that
+# compiling takes and those of each layer, and the operations a second that a thread reaches without.
+GAIN: dict[Precision, float] = {"fp32": 0.03, "bf16": 0.1}
+COMPILING = (10.0, 6.0)
+SPEED: dict[Precision, float] = {"fp32": 0.1e12, "bf16": 0.2e12}
+PAYS = 2.0  # times the seconds that compiling takes must be won back
+SAMPLE = 2048  # rows that the share of padding is read from
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether to compile, and why not where that was left open and is not obvious."""
+
+    compiled: bool
+    reason: str = ""
+
+
+def decide(
+    wanted: bool | None, model: ModelConfig, tokens: float, train: Shards, device: torch.device, precision: Precision, zero: int
+) -> Decision:
+    """`wanted`, or what pays. The same answer for the same run on the same machine: going on from a checkpoint changes no bit.
+
+    Args:
+        wanted: what the user said; None: nothing.
+        model: what is trained.
+        tokens: positions that this rank will have run through the layers by the end.
+        train: the dataset's rows.
+        zero: the ZeRO stage.
+    """
+    if wanted is not None:
+        return Decision(wanted)
+    if device.type != "cpu":
+        return Decision(False, "not measured on GPUs yet; ask for it with --compile")
+    if not model.compiles or zero == 3:
+        return Decision(False)
+    if _compiler() is None:
+        return Decision(False, "there is no C++ compiler")
+    if train.info is None or full(train) < WORTH:
+        return Decision(False)  # leaving padding out gains more, and compiled models keep it
+    seconds = 6.0 * approximate_parameters(model) * tokens / (SPEED[precision] * torch.get_num_threads())
+    compiling = COMPILING[0] + COMPILING[1] * model.num_hidden_layers
+    return Decision(seconds * GAIN[precision] > PAYS * compiling)
+
+
+def full(train: Shards) -> float:
+    """The share of a batch's positions that hold a token, of rows spread over the dataset; 0 for packed or differently long rows."""
+    assert train.info is not None
+    count = min(len(train), SAMPLE)
+    rows = train.take(np.linspace(0, len(train) - 1, count).astype(np.int64), np.zeros(count, np.int64))
+    if rows.boundary_counts is not None or train.bins is not None:
+        return 0.0
+    return float(rows.lengths.sum()) / (count * train.info.length)
+
+
+def _compiler() -> str | None:
+    return shutil.which(os.environ.get("CXX", "g++"))  # what torch.compile calls

@@ -1,0 +1,68 @@
+"""A run is compiled where that pays, and as it was asked for where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.data.shards import Shards
+from model.presets import model_config
+from model.train import compiling
+from model.train.compiling import decide, full
+from tests.model.dataset_fixture import write_dataset
+from tests.pipeline.corpus_fixture import made_documents, write_corpus
+from tests.pipeline.dataset_fixture import make, write_vocab
+
+CPU = torch.device("cpu")
+LONG, SHORT = 1e9, 1e6  # tokens: hours and seconds of a BERT-mini
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    return Shards(write_dataset(tmp_path_factory.mktemp("rows") / "full", full=True))
+
+
+def compiled(rows: Shards, wanted: bool | None = None, tokens: float = LONG, **changes: Any) -> bool:
+    values: dict[str, Any] = {"model": "bert-mini", "device": CPU, "precision": "bf16", "zero": 1, **changes}
+    model = model_config(values.pop("model"), vocab_size=1000)
+    return decide(wanted, model, tokens, rows, **values).compiled
+
+
+def test_a_long_run_is_and_a_short_one_is_not(rows: Shards) -> None:
+    assert compiled(rows)
+    assert not compiled(rows, tokens=SHORT)
+    tokens = SHORT  # what is just worth it in bf16 is not in fp32, which gains less
+    while not compiled(rows, tokens=tokens):
+        tokens *= 1.1
+    assert SHORT < tokens < LONG
+    assert not compiled(rows, tokens=tokens, precision="fp32")
+
+
+def test_what_was_asked_for_is_done(rows: Shards) -> None:
+    assert compiled(rows, True, tokens=1)
+    assert not compiled(rows, False)
+
+
+def test_where_compiling_gains_nothing_or_is_not_known_to(
+    rows: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not compiled(rows, zero=3)
+    assert not compiled(rows, model="longformer-tiny")
+    ragged = Shards(write_dataset(tmp_path / "ragged"))  # rows at least half as long as they may be
+    assert full(ragged) == pytest.approx(0.75, abs=0.05)
+    assert not compiled(ragged)
+    assert not decide(None, model_config("bert-mini"), LONG, rows, torch.device("cuda"), "bf16", 1).compiled
+    monkeypatch.setattr(compiling, "_compiler", lambda: None)
+    assert decide(None, model_config("bert-mini"), LONG, rows, CPU, "bf16", 1) == compiling.Decision(
+        False, "there is no C++ compiler"
+    )
+
+
+def test_packed_rows_are_left_as_they_are(tmp_path: Path) -> None:
+    """They hold a number of sequences that differs from batch to batch: each would be compiled for itself."""
+    corpus, vocab = write_corpus(tmp_path / "corpus", made_documents(40)), write_vocab(tmp_path)
+    packed = Shards(make(corpus, vocab, tmp_path / "packed", recipe="packed", length=32).artifact)
+    assert full(packed) == 0.0
