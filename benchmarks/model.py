@@ -185,11 +185,9 @@ def run_one(options: argparse.Namespace, config: PretrainConfig) -> dict[str, An
         return {"losses": first_losses(variant, config, batches, options.device)}
     step = make_step(variant, config, options.device)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for batch in batches[: 2 if options.seconds else 3]:  # compile, allocate
+    for batch in batches if options.ragged else batches[:3]:  # compile, allocate, meet every shape
         step(batch)
     clock = time.process_time if options.cpu_time else time.perf_counter
-    for batch in batches if options.seconds else []:  # meet every shape
-        step(batch)
     started, tokens, number = clock(), 0, 0
     while clock() - started < options.seconds:
         batch = batches[number % len(batches)]

@@ -55,8 +55,12 @@ def decide(
     if train.info is None or full(train) < WORTH:
         return Decision(False)  # leaving padding out gains more, and compiled models keep it
     seconds = 6.0 * approximate_parameters(model) * tokens / (SPEED[precision] * torch.get_num_threads())
-    compiling = COMPILING[0] + COMPILING[1] * model.num_hidden_layers
-    return Decision(seconds * GAIN[precision] > PAYS * compiling)
+    return Decision(seconds * GAIN[precision] > PAYS * compiling_seconds(model))
+
+
+def compiling_seconds(model: ModelConfig) -> float:
+    """How long the first step takes to compile, roughly; a second or two where torch finds it in its cache."""
+    return COMPILING[0] + COMPILING[1] * model.num_hidden_layers
 
 
 def full(train: Shards) -> float:

@@ -20,6 +20,7 @@ from model import checkpoint
 from model.data.collate import Batch, blank, collate
 from model.data.prefetch import Prefetch
 from model.train import state
+from model.train.compiling import compiling_seconds
 from model.train.config import PretrainConfig
 from model.train.distributed import StopRequest, World, join
 from model.train.evaluate import Interrupted, evaluate, unigram_baselines
@@ -121,6 +122,8 @@ class Trainer:
         }
         for note in self.setup.notes:
             self._note(note)
+        if self.setup.compiled:
+            figures["note"] = f"compiling the training step, about {compiling_seconds(self.setup.model):.0f} s"
         self._report(figures)
 
     def _report(self, figures: Mapping[str, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -43,6 +45,14 @@ def test_outcome_progress_and_counters_come_back(tmp_path: Path) -> None:
     assert (result.manifest.rows, result.manifest.summary, result.manifest.counters) == (1, {"rank": 0}, {"seen": 5})
     assert [event[:3] for event in events] == [(1, 3, "steps"), (2, 3, "steps"), (3, 3, "steps")]  # rank 0's alone
     assert (tmp_path / "a" / "out.txt").read_text() == "2"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
+def test_ranks_keep_freed_memory_unless_the_user_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = (1 << 27) // resource.getpagesize()
+    assert run(tmp_path / "a", act="allocate").manifest.counters["faults"] < 10
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=1048576")
+    assert run(tmp_path / "b", act="allocate").manifest.counters["faults"] >= pages
 
 
 def test_chatter_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -36,6 +37,8 @@ def run(config: ToyConfig, build: Build) -> Outcome:
             os.kill(os.getpid(), signal.SIGKILL)
         if config.act == "chat":
             print("chatter of a library on standard output")
+        if config.act == "allocate":
+            build.counters["faults"] += _faults_of_the_second()
     if config.act in ("fail", "crash", "die", "hang"):
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and (not stop or config.act == "deaf"):
@@ -47,6 +50,16 @@ def run(config: ToyConfig, build: Build) -> Outcome:
     if rank == 0:
         storage.write_bytes(build.file("out.txt"), os.environ["WORLD_SIZE"].encode())
     return Outcome(rows=1, summary={"rank": rank})
+
+
+def _faults_of_the_second() -> int:
+    """Page faults of a block as large as one that was just freed."""
+    block = bytearray(b"x") * (1 << 27)
+    del block
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = bytearray(b"x") * (1 << 27)
+    del block
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 STAGE = Stage(name="toy", version=1, config=ToyConfig, run=run)
