@@ -22,7 +22,7 @@ from torch import Tensor
 from model.layers.attention_kernels import attend, attention_maps, banded
 from model.layers.varlen import varlen_attention
 
-BUCKETS = 8  # groups that a batch's rows are cut into: more means less padding and smaller matrices
+BUCKETS = 4  # groups that a batch's rows are cut into: more means less padding, smaller matrices and more operations
 MULTIPLE = 16  # lengths are rounded up to it, as the collator does it: few distinct shapes, and full tiles in the matrix units
 BAND_PAYS = 4  # a window's attention is computed in bands where rows are at least this many times its one-sided width
 

@@ -166,8 +166,8 @@ def test_buckets_have_few_shapes_and_little_padding() -> None:
         tokens = buckets(real, None)
         shapes |= set(tokens.groups)
         assert len(tokens.groups) == BUCKETS
-        assert len(tokens.places) < 1.35 * int(real.sum())
-    assert len(shapes) <= 8  # four rows, by multiples of 16
+        assert len(tokens.places) < 1.5 * int(real.sum())  # padded: about 2
+    assert len(shapes) <= 8  # eight rows, by multiples of 16
 
 
 def test_padding_is_left_out_where_there_is_enough_of_it() -> None:
