@@ -317,9 +317,8 @@ def _claim(stage: Stage, out: str, fingerprint: str, force: bool) -> None:
                 f"{out} holds checkpoints of a run with other settings; use another directory, or --force to drop them"
             )
         with locked(out):
-            for name in storage.list_files(out):
-                if name != LOCK:
-                    storage.remove(storage.join(out, name))
+            for name in {name.split("/", 1)[0] for name in storage.list_files(out)} - {LOCK}:  # no empty directory stays
+                storage.remove(storage.join(out, name))
     storage.make_dirs(out)
     mark = {"stage": stage.name, "fingerprint": fingerprint}
     storage.write_bytes(building, artifact.canonical_json(mark).encode())

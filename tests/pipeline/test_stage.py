@@ -60,6 +60,21 @@ def test_other_settings_never_overwrite_without_force(tmp_path: Path) -> None:
     assert execute(TOY, ToyConfig(size=4), {}, out, force=True).manifest.rows == 4
 
 
+def test_force_begins_with_an_empty_directory(tmp_path: Path) -> None:
+    """An empty checkpoints/step-… that stayed made a forced pretraining refuse to begin."""
+    seen = []
+
+    def nested(config: ToyConfig, build: Build) -> Outcome:
+        seen.append(sorted(path.name for path in Path(build.path).iterdir()))
+        storage.write_bytes(build.file("checkpoints", "step-1", "weights"), b"w" * config.size)
+        return Outcome()
+
+    stage = Stage(name="nested", version=1, config=ToyConfig, run=nested)
+    for size in (3, 3, 4):
+        execute(stage, ToyConfig(size=size), {}, str(tmp_path / "a"), force=True)
+    assert seen[1:] == [seen[0]] * 2
+
+
 def test_foreign_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "thesis.tex").write_text("precious")
