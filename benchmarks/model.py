@@ -206,10 +206,11 @@ def measure(options: argparse.Namespace, variant: Variant, **changes: Any) -> di
     chosen = {**vars(options), **changes, "one": json.dumps(asdict(variant))}
     command = [sys.executable, "-m", "benchmarks.model"]
     for name, value in chosen.items():
-        if value is True or value is False or value is None or isinstance(value, list):
-            command += [f"--{name.replace('_', '-')}"] * (value is True)
-        else:
-            command += [f"--{name.replace('_', '-')}", str(value)]
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            command.append(option)
+        elif not isinstance(value, bool | list | None):
+            command += [option, str(value)]
     environment = {**(RANK_ENVIRONMENT if variant.kept else {}), **os.environ}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:

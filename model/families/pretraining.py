@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from model.layers.attention import taken
 from model.layers.encoder import Encoder
 
 
@@ -54,7 +55,7 @@ class PretrainingModel(nn.Module):
         places = self.places(batch)
         if self.everywhere:
             hidden = self.encode(batch)
-            states = [hidden.flatten(0, 1)[chosen] for chosen in places.values()]
+            states = [taken(hidden, chosen) for chosen in places.values()]
         else:
             read = self.encode(batch, torch.cat(list(places.values())))
             states = list(torch.split(read, [len(chosen) for chosen in places.values()]))

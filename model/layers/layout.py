@@ -158,11 +158,11 @@ class Tokens(Layout):
 
     def find(self, wanted: Tensor) -> Tensor:
         """Where in T the positions of the flattened B * L are, int64 [P]; 0 for those that are left out."""
-        number = torch.arange(len(self.places), device=wanted.device)
-        found = number.new_zeros(self.shape[0] * self.shape[1])
-        if self.real is None:
-            return found.index_copy_(0, self.places, number)[wanted]
-        return found.index_copy_(0, self.places[self.real], number[self.real])[wanted]
+        kept = torch.arange(len(self.places), device=wanted.device)
+        if self.real is not None:
+            kept = kept[self.real]
+        found = kept.new_zeros(self.shape[0] * self.shape[1])
+        return found.index_copy_(0, self.places[kept], kept)[wanted]
 
     def put_back(self, hidden: Tensor) -> Tensor:
         """[T, D] to [B, L, D], with zeros where there was padding."""

@@ -95,9 +95,9 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     names = choose(model, info, config.objectives, teacher.model if teacher else None)
     plan = sizing.plan(config.global_batch, build.execution.micro_batch, model, info.length, world)
     precision = resolve(config.precision, world.device)
-    rows = sum(stop - start for start, stop in plan.pieces(0, world.rank, world.size))
-    tokens = float(config.steps * rows * info.length)
-    choice = decide(build.execution.compile, model, tokens, train, world.device, precision, zero if world.size > 1 else 0)
+    zero = zero if world.size > 1 else 0  # there is nothing to share out among one
+    tokens = float(config.steps * plan.micro_batch * plan.accumulation * info.length)
+    choice = decide(build.execution.compile, model, tokens, train, world.device, precision, zero)
     compiled = bool(world.first_decides(lambda: int(choice.compiled)))
     fixed = train.most_predictions() if compiled else None
     notes: list[str] = []
@@ -128,7 +128,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         ),
         sampler=training_order(train, config.seed, config.dynamic, config.global_batch, config.length_group),
         plan=plan,
-        zero=zero if world.size > 1 else 0,  # there is nothing to share out among one
+        zero=zero,
         precision=precision,
         model=model,
         scoring=scoring,

@@ -16,7 +16,7 @@ from pipeline.engines.flink import rest_url
 from pipeline.errors import ClozeError, UsageError
 from pipeline.transforms.runner import fan_out
 from tests.engines.test_local import kill_worker_of
-from tests.engines.units import build, misbehave, numbered, within, work
+from tests.engines.units import build, long_build, misbehave, numbered, within, work
 from tests.flows.test_cli import cloze
 
 
@@ -91,13 +91,7 @@ def test_a_killed_worker_costs_one_try_and_no_unit(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("flink")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_outlives_its_stage(number: signal.Signals, tmp_path: Path) -> None:
-    script = (
-        "from pathlib import Path; from tests.engines.units import *; from pipeline.transforms.runner import fan_out\n"
-        f"place = Path({str(tmp_path)!r})\n"
-        "begun = build(place / 'out', workers=2, runner='flink')\n"
-        "with begun.cleanup:\n"
-        "    fan_out(begun, 'work', numbered(place / 'notes', 4, seconds=60), work, unit_name='units')\n"
-    )
+    script = long_build(tmp_path, runner="flink")
     stage = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL)
     notes = tmp_path / "notes"
     try:

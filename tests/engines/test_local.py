@@ -19,7 +19,7 @@ from pipeline.engines.base import open_engine
 from pipeline.errors import ClozeError, DataError, UsageError
 from pipeline.transforms.runner import fan_out
 from tests.conftest import REPOSITORY
-from tests.engines.units import build, misbehave, numbered, within, work
+from tests.engines.units import build, long_build, misbehave, numbered, within, work
 
 
 def kill_worker_of(directory: Path, unit: int) -> threading.Thread:
@@ -59,16 +59,9 @@ def test_a_killed_worker_is_named_and_the_next_run_goes_on(tmp_path: Path) -> No
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_signal_to_the_whole_group_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C, and a scheduler's kill: no worker lives on or is said to have died, and no file is left."""
-    script = (
-        "from pathlib import Path; from tests.engines.units import *; from pipeline.transforms.runner import fan_out\n"
-        f"place = Path({str(tmp_path)!r})\n"
-        "begun = build(place / 'out', workers=2)\n"
-        "with begun.cleanup:\n"
-        "    fan_out(begun, 'work', numbered(place / 'notes', 4, seconds=60), work, unit_name='units')\n"
-    )
     (tmp_path / "tmp").mkdir()
     stage = subprocess.Popen(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", long_build(tmp_path)],
         cwd=REPOSITORY,
         env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
         stderr=subprocess.PIPE,

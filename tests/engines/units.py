@@ -41,6 +41,17 @@ def work(unit: dict[str, Any]) -> dict[str, Any]:
     return {"number": unit["number"], "process": os.getpid()}
 
 
+def long_build(directory: Path, **execution: Any) -> str:
+    """A program that is busy with four units for a minute, two at a time, below `directory`."""
+    return (
+        "from pathlib import Path; from tests.engines.units import *; from pipeline.transforms.runner import fan_out\n"
+        f"place = Path({str(directory)!r})\n"
+        f"begun = build(place / 'out', workers=2, **{execution!r})\n"
+        "with begun.cleanup:\n"
+        "    fan_out(begun, 'work', numbered(place / 'notes', 4, seconds=60), work, unit_name='units')\n"
+    )
+
+
 def misbehave(unit: dict[str, Any]) -> dict[str, Any]:
     """Unit 1 fails as its `fault` says."""
     if unit["number"] == 1:
