@@ -11,7 +11,7 @@ is what the steps take above what the process took before.
 
     theirs fp32      transformers' BertForPreTraining as it comes: a head at every position
     theirs bf16      the same under autocast
-    … with our memory settings    the same in the environment that `cloze` gives its ranks (flows/launch.py)
+    … with our memory settings    the same in the environment that `cloze` gives its ranks (flows/graph/launch.py)
     ours fp32, bf16  our model and objectives in that environment: the head, and most of the last layer, where the heads read
     ours compiled    ours at its best: bf16 and torch.compile, where the hardware multiplies bf16
 
@@ -37,13 +37,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from flows.launch import RANK_ENVIRONMENT
-from model import families
-from model.config import ModelConfig
-from model.hub import hub_of
+from flows.graph.launch import RANK_ENVIRONMENT
+from model.families import table as families
+from model.families.config import ModelConfig
+from model.families.presets import model_config
+from model.hub.table import hub_of
 from model.layers.encoder import Unpad
 from model.objectives import IGNORE
-from model.presets import model_config
 from model.train.config import PretrainConfig
 from model.train.optimizers import adamw, clip, parameter_groups
 from model.train.precision import Precision, autocast, native_bf16

@@ -28,18 +28,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from model import families
 from model.data.collate import Batch, collate
 from model.data.sampler import Sampler
 from model.data.shards import Shards
-from model.presets import model_config
+from model.families import table as families
+from model.families.presets import model_config
 from model.train.config import PretrainConfig
 from model.train.distributed import join
 from model.train.optimizers import adamw, parameter_groups
 from model.train.precision import resolve
 from model.train.scoring import Scoring
-from pipeline.stage import Execution
-from tests.model.dataset_fixture import write_dataset
+from pipeline.core.stage import Execution
+from tests.model.datasets import write_dataset
 from tests.model.train.ranks import job, run_all
 
 Step = Callable[[Batch], None]

@@ -84,8 +84,8 @@ def _interrupt(*_: object) -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 done, 2 usage, 3 data, 4 stopped with a checkpoint, 1 anything else."""
-    from pipeline.engines.faults import os_sentence
-    from pipeline.errors import ClozeError
+    from pipeline.core.errors import ClozeError
+    from pipeline.core.system_errors import os_sentence
 
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given

@@ -28,10 +28,10 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from model.config import ModelConfig, parse_model
-from pipeline import artifact, storage
-from pipeline.errors import DataError
-from pipeline.schema import DatasetInfo, SpecialTokens
+from model.families.config import ModelConfig, parse_model
+from pipeline.core import artifact, storage
+from pipeline.core.errors import DataError
+from pipeline.dataset.schema import DatasetInfo, SpecialTokens
 
 if TYPE_CHECKING:
     from pipeline.tokenizer.tokenizer import Tokenizer
@@ -241,7 +241,7 @@ def complete_steps(path: str) -> list[str]:
 def _what_it_is(path: str) -> str:
     names = storage.list_files(path) if storage.is_dir(path) else []
     if any(name.endswith((WEIGHTS, ".safetensors.index.json")) for name in names):
-        return "it may be a Hugging Face directory (import it with model.hub.importing), or a save that was interrupted"
+        return "it may be a Hugging Face directory (import it with model.hub.read), or a save that was interrupted"
     if any(name.endswith(PICKLES) for name in names):
         pickle = next(name for name in names if name.endswith(PICKLES))
         return f"its {pickle} is {_PICKLE}"

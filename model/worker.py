@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from pipeline.job import main
+from pipeline.core.worker import main
 
 STAGES = {
     "pretrain": "model.train.stage:STAGE",
-    "finetune": "model.finetune.stage:STAGE",
-    "evaluate": "model.evaluate.stage:STAGE",
-    "fill-mask": "model.infer.fill_mask:STAGE",
-    "export": "model.hub.export:STAGE",
-    "import": "model.hub.imports:STAGE",
+    "finetune": "model.tasks.finetune_stage:STAGE",
+    "evaluate": "model.tasks.evaluate_stage:STAGE",
+    "fill-mask": "model.use.fill_mask:STAGE",
+    "export": "model.hub.export_stage:STAGE",
+    "import": "model.hub.import_stage:STAGE",
 }
 
 if __name__ == "__main__":

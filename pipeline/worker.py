@@ -6,12 +6,12 @@ import logging
 import os
 import sys
 
-from pipeline.job import main
+from pipeline.core.worker import main
 
 STAGES = {
-    "corpus": "pipeline.jobs.corpus:STAGE",
-    "vocab": "pipeline.jobs.vocab:STAGE",
-    "dataset": "pipeline.jobs.dataset:STAGE",
+    "corpus": "pipeline.corpus.stage:STAGE",
+    "vocab": "pipeline.vocab.stage:STAGE",
+    "dataset": "pipeline.dataset.stage:STAGE",
 }
 
 if __name__ == "__main__":

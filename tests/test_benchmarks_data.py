@@ -32,10 +32,10 @@ from benchmarks.data.measure import (
     whole,
 )
 from benchmarks.data.prepared import Work
-from pipeline.jobs.corpus import STAGE, CorpusConfig
-from pipeline.stage import execute
-from tests.pipeline.corpus_fixture import made_documents, write_corpus
-from tests.pipeline.dataset_fixture import make, write_vocab
+from pipeline.core.stage import execute
+from pipeline.corpus.stage import STAGE, CorpusConfig
+from tests.pipeline.corpus.corpora import made_documents, write_corpus
+from tests.pipeline.dataset.datasets import make, write_vocab
 
 HERE = "tests.test_benchmarks_data"
 BURNT = 0.3  # seconds

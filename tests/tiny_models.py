@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from model import checkpoint
-from model.config import ModelConfig, parse_model
-from model.families import build
+from model.families.config import ModelConfig, parse_model
 from model.families.pretraining import PretrainingModel
+from model.families.table import build
 from pipeline import tokenizer
-from pipeline.schema import DatasetInfo
+from pipeline.dataset.schema import DatasetInfo
 
 WORDS = [
     "the",

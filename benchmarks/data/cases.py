@@ -22,8 +22,8 @@ def corpus(
     sources: Sequence[Mapping[str, str]], size: int, config: Mapping[str, Any], workers: int, out: str, keep: bool = False
 ) -> dict[str, Any]:
     """The corpus stage. Work: bytes of input, unpacked."""
-    from pipeline.jobs.corpus import STAGE, CorpusConfig
-    from pipeline.stage import Execution, execute
+    from pipeline.core.stage import Execution, execute
+    from pipeline.corpus.stage import STAGE, CorpusConfig
 
     made = CorpusConfig.model_validate({"sources": list(sources), **config})
     with Clock() as clock:
@@ -36,8 +36,8 @@ def corpus(
 
 def dataset(corpus: str, tokenizer: str, config: Mapping[str, Any], workers: int, out: str) -> dict[str, Any]:
     """The dataset stage. Work: pieces of text read."""
-    from pipeline.jobs.dataset import STAGE, DatasetConfig
-    from pipeline.stage import Execution, execute
+    from pipeline.core.stage import Execution, execute
+    from pipeline.dataset.stage import STAGE, DatasetConfig
 
     made = DatasetConfig.model_validate(dict(config))
     with Clock() as clock:
@@ -72,8 +72,8 @@ def sentences(corpus: str) -> Iterator[tuple[str, bool]]:
 
 def documents(corpus: str) -> Iterator[list[str]]:
     """The sentences of each document."""
-    from pipeline.transforms.arrow import read_arrow
-    from pipeline.transforms.corpus_shards import CorpusShards
+    from pipeline.core.arrow import read_arrow
+    from pipeline.corpus.shards import CorpusShards
 
     shards = CorpusShards.open(corpus)
     for name in shards.names:

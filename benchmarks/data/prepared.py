@@ -88,24 +88,24 @@ def make_raw(out: str, kind: str, size: float, data: str) -> dict[str, Any]:
 
 
 def make_corpus(out: str, sources: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    from pipeline.jobs.corpus import STAGE, CorpusConfig
-    from pipeline.stage import execute
+    from pipeline.core.stage import execute
+    from pipeline.corpus.stage import STAGE, CorpusConfig
 
     config = CorpusConfig.model_validate({"sources": list(sources)})
     return _answer(documents=execute(STAGE, config, {}, f"{out}/artifact").manifest.rows)
 
 
 def make_tokenizer(out: str, corpus: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
-    from pipeline.jobs.vocab import STAGE, VocabConfig
-    from pipeline.stage import execute
+    from pipeline.core.stage import execute
+    from pipeline.vocab.stage import STAGE, VocabConfig
 
     made = execute(STAGE, VocabConfig.model_validate(dict(config)), {"corpus": corpus} if corpus else {}, f"{out}/artifact")
     return _answer(summary=made.manifest.summary)
 
 
 def make_dataset(out: str, corpus: str, tokenizer: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    from pipeline.jobs.dataset import STAGE, DatasetConfig
-    from pipeline.stage import execute
+    from pipeline.core.stage import execute
+    from pipeline.dataset.stage import STAGE, DatasetConfig
 
     inputs = {"corpus": corpus, "vocab": tokenizer}
     return _answer(rows=execute(STAGE, DatasetConfig.model_validate(dict(config)), inputs, f"{out}/artifact").manifest.rows)

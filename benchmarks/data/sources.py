@@ -195,8 +195,8 @@ def _warc(out: Path, size: float, data: str) -> tuple[Path, int]:
 
 def _packages(size: float) -> Raw:
     """As many installed packages as have `size` bytes of source; nothing is repeated."""
-    from pipeline.corpora import find_reader
-    from pipeline.errors import DataError
+    from pipeline.core.errors import DataError
+    from pipeline.corpus.readers import find_reader
 
     names: list[str] = []
     total = 0

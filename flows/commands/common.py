@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from pipeline.stage import Result
+    from pipeline.core.stage import Result
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -68,10 +68,11 @@ def run_stage(
         more: tells more of the result, and gives it as JSON.
         runner: those `runner_options` that a verb just passes on.
     """
-    from flows import config as configs
-    from flows import dag, stages, terminal
     from flows.cli import emit
-    from pipeline.stage import Execution, execute, join_execution, parse_config
+    from flows.graph import config as configs
+    from flows.graph import plan, stages
+    from flows.views import terminal
+    from pipeline.core.stage import Execution, execute, join_execution, parse_config
 
     stage = stages.stage(name)
     merged = {name: dict(values)}
@@ -89,4 +90,4 @@ def run_stage(
     screen.print(terminal.done_line(result) + f"  [dim]{result.artifact}[/]")
     told = more(result) if more else {}
     if as_json:
-        emit({**dag.result_json(result), **told})
+        emit({**plan.result_json(result), **told})

@@ -31,7 +31,7 @@ def _field(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> di
 
 def _named(sources: list[dict[str, Any]], fields: dict[str, str]) -> list[dict[str, Any]]:
     """The sources, those that have columns with their names."""
-    from pipeline.jobs.corpus_sources import STRUCTURED
+    from pipeline.corpus.sources import STRUCTURED
 
     if fields and not any(source["kind"] in STRUCTURED for source in sources):
         raise click.UsageError(f"--field names columns of {', '.join(STRUCTURED)} sources, and none is given; leave it out")
@@ -98,7 +98,7 @@ def corpus(
         max_rejected_share=max_rejected_share,
     )
     if explain is not None:
-        from flows.explain import show
+        from flows.views.explanation import show
 
         show(values, settings, explain, as_json=as_json)
         return

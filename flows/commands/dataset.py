@@ -85,8 +85,8 @@ def _appending(
     append: str, values: dict[str, Any], inputs: dict[str, str | None], settings: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, str | None]]:
     """The config and the inputs of a dataset that goes on from the one at `append`."""
-    from pipeline import artifact, storage
-    from pipeline.errors import UsageError
+    from pipeline.core import artifact, storage
+    from pipeline.core.errors import UsageError
 
     refused = [*(f"--{name.replace('_', '-')}" for name in values), *(f"--set {setting}" for setting in settings)]
     if inputs["vocab"] is not None:
@@ -105,8 +105,8 @@ def _inspect(path: str, row: int, copy: int, split: str, as_json: bool) -> None:
     from rich.console import Console
 
     from flows.cli import emit
-    from flows.rows import render
-    from pipeline.rowview import read_row
+    from flows.views.row import render
+    from pipeline.dataset.row_view import read_row
 
     view = read_row(path, row, split=split, copy=copy)
     if as_json:
@@ -119,8 +119,8 @@ def _tell(out: str) -> None:
     """On a terminal: where the text's tokens went, and how full the rows are."""
     from rich.table import Table
 
-    from flows import terminal
-    from pipeline import artifact
+    from flows.views import terminal
+    from pipeline.core import artifact
 
     screen = terminal.console()
     summary = artifact.read_manifest(out).summary

@@ -16,10 +16,10 @@ from flows.commands.common import json_option
 @json_option
 def fetch(collection: str, directory: str | None, mirror: str | None, as_json: bool) -> None:
     """Download COLLECTION (simplewiki, enwiki, gutenberg), going on where an earlier try stopped."""
-    from flows import terminal
     from flows.cli import emit
-    from flows.fetch import COLLECTIONS, download
-    from pipeline.errors import UsageError, did_you_mean
+    from flows.downloads import COLLECTIONS, download
+    from flows.views import terminal
+    from pipeline.core.errors import UsageError, did_you_mean
 
     if collection not in COLLECTIONS:
         raise UsageError(f"unknown collection {collection!r}; {did_you_mean(collection, COLLECTIONS)}")

@@ -12,7 +12,7 @@ import click
 from flows.commands.common import json_option
 
 if TYPE_CHECKING:
-    from pipeline.artifact import Verification
+    from pipeline.core.artifact import Verification
 
 
 @click.command()
@@ -23,12 +23,13 @@ def status(name: str | None, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from flows import dag, terminal
     from flows.cli import emit
-    from pipeline.errors import DataError, did_you_mean
+    from flows.graph import plan
+    from flows.views import terminal
+    from pipeline.core.errors import DataError, did_you_mean
 
-    runs = dag.runs_directory()
-    names = sorted(path.parent.name for path in runs.glob(f"*/{dag.STATE}"))
+    runs = plan.runs_directory()
+    names = sorted(path.parent.name for path in runs.glob(f"*/{plan.STATE}"))
     if name is not None and name not in names:
         hint = did_you_mean(name, names) if names else "there is none yet"
         raise DataError(f"no run {name!r} in {runs}; {hint}")
@@ -51,9 +52,9 @@ def status(name: str | None, as_json: bool) -> None:
 
 def _stages(directory: Path) -> list[dict[str, Any]]:
     """Each stage of a run: finished artifacts that the links lead to, and what is being built."""
-    from flows import stages
-    from pipeline import artifact
-    from pipeline.stage import BUILDING, LOCK
+    from flows.graph import stages
+    from pipeline.core import artifact
+    from pipeline.core.stage import BUILDING, LOCK
 
     rows = []
     for stage in stages.TABLE:
@@ -89,8 +90,8 @@ def _is_locked(path: Path) -> bool:
 @click.option("--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Last lines of each log.")
 def logs(path: str, lines: int) -> None:
     """Print the end of the logs of the stage at PATH."""
-    from flows.launch import LOGS, local_directory
-    from pipeline.errors import DataError
+    from flows.graph.launch import LOGS, local_directory
+    from pipeline.core.errors import DataError
 
     directory = local_directory(path) / LOGS
     found = sorted(directory.glob("*.log"))
@@ -113,10 +114,10 @@ def verify(ctx: click.Context, path: str, threads: int | None, as_json: bool) ->
     """Read every file of the artifact at PATH, or of all artifacts below it, again, and compare it with the manifest."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from flows import terminal
     from flows.cli import emit
-    from pipeline import artifact
-    from pipeline.hashing import combine
+    from flows.views import terminal
+    from pipeline.core import artifact
+    from pipeline.core.fingerprints import combine
 
     places = artifact.find_artifacts(path)
     sizes = [sum(entry.size for entry in artifact.read_manifest(place).files) for place in places]
@@ -170,7 +171,7 @@ def _verdict(found: Mapping[str, Verification], combine: Callable[[Iterable[tupl
 def lineage(path: str, as_json: bool) -> None:
     """Show what the artifact at PATH was made from, as far as its parents are beside it."""
     from flows.cli import emit
-    from pipeline import artifact
+    from pipeline.core import artifact
 
     neighbours = {}
     for other in sorted(Path(path).resolve().parent.glob(f"*/{artifact.MANIFEST}")):
@@ -184,7 +185,7 @@ def lineage(path: str, as_json: bool) -> None:
 
 
 def _ancestors(path: str, neighbours: dict[str, str]) -> dict[str, Any]:
-    from pipeline import artifact
+    from pipeline.core import artifact
 
     manifest = artifact.read_manifest(path)
     parents = {}

@@ -13,8 +13,8 @@ from flows.commands.common import json_option, options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flows.session import RunParameters, Session
-    from pipeline.stage import Result
+    from flows.graph.run import RunParameters, Session
+    from pipeline.core.stage import Result
 
 run_options = (
     click.argument("config"),
@@ -31,10 +31,10 @@ def _parameters(
 ) -> RunParameters:
     import yaml
 
-    from flows import config as configs
-    from flows import stages
-    from flows.session import RunParameters
-    from pipeline.errors import UsageError, did_you_mean
+    from flows.graph import config as configs
+    from flows.graph import stages
+    from flows.graph.run import RunParameters
+    from pipeline.core.errors import UsageError, did_you_mean
 
     for name in (start_from, only, *force):
         if name is not None and name not in stages.TABLE:
@@ -65,9 +65,10 @@ def run(
     prefect: bool,
 ) -> None:
     """Run the DAG of CONFIG (a YAML file or a preset such as demo); what is there already is not made again."""
-    from flows import dag, terminal
     from flows.cli import emit
-    from flows.session import Session
+    from flows.graph import plan
+    from flows.graph.run import Session
+    from flows.views import terminal
 
     parameters = _parameters(config, settings, start_from, only, force)
     session = Session(parameters)
@@ -75,8 +76,8 @@ def run(
         _show_plan(session, as_json)
         return
     if session.nothing_to_do:
-        from flows import stages
-        from pipeline.stage import execute
+        from flows.graph import stages
+        from pipeline.core.stage import execute
 
         results: Sequence[Result] = [
             execute(stages.stage(step.name), step.config, step.inputs, step.artifact) for step in session.steps
@@ -85,7 +86,7 @@ def run(
     elif prefect:
         results = _run_with_prefect(parameters, session)
     else:
-        from flows.session import run_plain
+        from flows.graph.run import run_plain
 
         results = run_plain(session)
     session.screen.print()
@@ -94,26 +95,28 @@ def run(
         if result.manifest.summary.get("report"):
             session.screen.print(f"\nreport: {Path(result.artifact) / result.manifest.summary['report']}")
     if as_json:
-        emit({"run": session.config.name, "directory": str(session.directory), "stages": [dag.result_json(r) for r in results]})
+        emit(
+            {"run": session.config.name, "directory": str(session.directory), "stages": [plan.result_json(r) for r in results]}
+        )
 
 
 def _run_with_prefect(parameters: RunParameters, session: Session) -> Sequence[Result]:
     """Run as a flow; where Prefect cannot be had, say so and run the same functions without it."""
-    from flows.session import run_plain
-    from pipeline.errors import ClozeError
+    from flows.graph.run import run_plain
+    from pipeline.core.errors import ClozeError
 
     prepare_prefect()
     if "PREFECT_API_URL" not in os.environ:
         session.screen.print("[dim]starting a local Prefect server …[/]")
     try:
-        from flows.pretraining import ACTIVE, pretraining
+        from flows.prefect.full_run import ACTIVE, pretraining
 
         ACTIVE.set(session)
         pretraining(**parameters.model_dump())
     except (ClozeError, KeyboardInterrupt):
         raise
     except Exception as error:
-        from flows.session import Session
+        from flows.graph.run import Session
 
         cause = " ".join(str(error).split())[:200]
         session.screen.print(f"[yellow]Prefect failed ({type(error).__name__}: {cause});[/] going on without it")
@@ -136,7 +139,7 @@ def plan(
     config: str, settings: tuple[str, ...], start_from: str | None, only: str | None, force: tuple[str, ...], as_json: bool
 ) -> None:
     """Show what a run of CONFIG would do, and why."""
-    from flows.session import Session
+    from flows.graph.run import Session
 
     _show_plan(Session(_parameters(config, settings, start_from, only, force)), as_json)
 
@@ -144,8 +147,8 @@ def plan(
 def _show_plan(session: Session, as_json: bool) -> None:
     from rich.console import Console
 
-    from flows import terminal
     from flows.cli import emit
+    from flows.views import terminal
 
     if as_json:
         steps = [

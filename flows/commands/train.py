@@ -74,10 +74,10 @@ def pretrain(
 @json_option
 def resume(path: str, as_json: bool) -> None:
     """Go on with an interrupted pretraining at PATH, with the settings it was begun with."""
-    from flows.launch import JOB, LOGS
-    from pipeline import artifact, storage
-    from pipeline.errors import DataError
-    from pipeline.job import Job
+    from flows.graph.launch import JOB, LOGS
+    from pipeline.core import artifact, storage
+    from pipeline.core.errors import DataError
+    from pipeline.core.worker import Job
 
     if artifact.is_artifact(path):
         manifest = artifact.read_manifest(path)

@@ -10,6 +10,6 @@ import click
 @click.option("--mlflow-port", type=int, default=5000, show_default=True)
 def ui(prefect_port: int, mlflow_port: int) -> None:
     """Start Prefect's server and a worker that serves the deployments, and MLflow's server; Ctrl-C ends them all."""
-    from flows.servers import run_all
+    from flows.prefect.servers import run_all
 
     run_all(prefect_port, mlflow_port)

@@ -10,9 +10,9 @@ import click
 from flows.commands.common import RUNNER_NAMES, given, json_option, options, run_stage, runner_options
 
 if TYPE_CHECKING:
-    from pipeline.stage import Result
+    from pipeline.core.stage import Result
 
-# Line of the table -> figure of `pipeline.tokenizer.measure`.
+# Line of the table -> figure of `pipeline.vocab.measure`.
 LINES = {
     "kind": "kind",
     "pieces in it": "size",
@@ -88,7 +88,7 @@ def _comparison(corpus: str, against: Sequence[str]) -> Callable[[Result], dict[
     """What is told of a made vocabulary: its figures beside those of others."""
 
     def compare(result: Result) -> dict[str, Any]:
-        from flows import terminal
+        from flows.views import terminal
 
         rows = _measured(corpus, [result.artifact, *against])
         terminal.console().print(_table(rows))
@@ -100,9 +100,9 @@ def _comparison(corpus: str, against: Sequence[str]) -> Callable[[Result], dict[
 def _measured(corpus: str, paths: Sequence[str]) -> list[dict[str, Any]]:
     """Every tokenizer's figures on the corpus's held-out text."""
     from pipeline import tokenizer
-    from pipeline.tokenizer.measure import measure
-    from pipeline.tokenizer.sample import heldout_sample
-    from pipeline.transforms.corpus_shards import CorpusShards
+    from pipeline.corpus.shards import CorpusShards
+    from pipeline.vocab.measure import measure
+    from pipeline.vocab.sample import heldout_sample
 
     pieces = [tokenizer.load(path) for path in paths]
     documents = list(heldout_sample(CorpusShards.open(corpus)).sentences())

@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 
 from flows.report import plots
-from flows.terminal import headline, seconds_text, si
-from pipeline.artifact import Manifest
-from pipeline.card.page import templates_in
+from flows.views.terminal import headline, seconds_text, si
+from pipeline.core.artifact import Manifest
+from pipeline.corpus.card.page import templates_in
 
-TEMPLATES = Path(__file__).parent.parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 ORDER = ("corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate")
 
 

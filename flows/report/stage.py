@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.stage import Build, Outcome, Stage, StageConfig
+from pipeline.core.stage import Build, Outcome, Stage, StageConfig
 
 VERSION = 1
 FILE = "report.html"
@@ -34,9 +34,9 @@ class ReportConfig(StageConfig):
 
 def run(config: ReportConfig, build: Build) -> Outcome:
     """Write the page from the artifacts among `build.inputs`; any of them may be missing."""
+    from flows.graph.tools import run_tool
     from flows.report.page import render
-    from flows.tools import run_tool
-    from pipeline import artifact, storage
+    from pipeline.core import artifact, storage
 
     manifests = {name: artifact.read_manifest(path) for name, path in build.inputs.items()}
     history: list[dict[str, Any]] = []

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import storage
+from pipeline.core import storage
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import ClozeError
+from pipeline.core.errors import ClozeError
 
 FLUSH_SECONDS = 20.0  # how long the end of a run waits for a server that answers
 

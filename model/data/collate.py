@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from model.data.shards import Rows
-from pipeline.examples.ragged import offsets_of
-from pipeline.schema import NO_PAIR
+from pipeline.core.ragged import offsets_of
+from pipeline.dataset.schema import NO_PAIR
 
 Batch = dict[str, torch.Tensor]
 MULTIPLE = 16  # lengths are rounded up to it: few distinct shapes, and full tiles in the matrix units

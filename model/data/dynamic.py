@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.data.shards import Rows, with_masks
-from pipeline import storage
-from pipeline.errors import UsageError
-from pipeline.examples.masking.draw import MaskConfig, TokenTable, draw_masks, row_keys
-from pipeline.examples.masking.draw import Rows as Unmasked
-from pipeline.examples.ragged import I64, offsets_of, ranges
-from pipeline.schema import DatasetInfo
+from pipeline.core import storage
+from pipeline.core.errors import UsageError
+from pipeline.core.ragged import I64, offsets_of, ranges
+from pipeline.dataset.masking.draw import MaskConfig, TokenTable, draw_masks, row_keys
+from pipeline.dataset.masking.draw import Rows as Unmasked
+from pipeline.dataset.masking.unigrams import FILE, read_unigrams
+from pipeline.dataset.schema import DatasetInfo
 from pipeline.tokenizer import load
-from pipeline.transforms.unigrams import FILE, read_unigrams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline import storage
-from pipeline.errors import DataError
-from pipeline.examples.ragged import I64
-from pipeline.layout import Layout
-from pipeline.schema import DatasetInfo, dataset_schema
+from pipeline.core import storage
+from pipeline.core.errors import DataError
+from pipeline.core.ragged import I64
+from pipeline.dataset.schema import DatasetInfo, dataset_schema
+from pipeline.dataset.shard_layout import Layout
 
 CACHE_BYTES = 256 << 20  # of unpacked record batches
 MASKS = "masks"

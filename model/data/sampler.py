@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline import keys
-from pipeline.examples.ragged import offsets_of
+from pipeline.core import random_keys
+from pipeline.core.ragged import offsets_of
 
 I64 = npt.NDArray[np.int64]
 ROUNDS = 6  # four make a pseudorandom permutation (Luby and Rackoff); small domains like a few more
@@ -46,11 +46,11 @@ def permute(position: npt.ArrayLike, count: npt.ArrayLike, key: npt.ArrayLike) -
     return value.astype(np.int64)
 
 
-def _feistel(value: keys.U64, key: keys.U64, half: keys.U64) -> keys.U64:
+def _feistel(value: random_keys.U64, key: random_keys.U64, half: random_keys.U64) -> random_keys.U64:
     low = (np.uint64(1) << half) - np.uint64(1)
     left, right = value >> half, value & low
     for number in range(ROUNDS):
-        left, right = right, left ^ (keys.mix(keys.mix(key ^ np.uint64(number)) ^ right) & low)
+        left, right = right, left ^ (random_keys.mix(random_keys.mix(key ^ np.uint64(number)) ^ right) & low)
     return (left << half) | right
 
 
@@ -99,7 +99,7 @@ class Sampler:
         samples = np.asarray(samples, np.int64)
         epochs, positions = samples // self.rows, samples % self.rows
         if self.bins is None:
-            rows = self._order(positions, np.full_like(positions, self.rows), keys.derive(self.seed, _ORDER, epochs))
+            rows = self._order(positions, np.full_like(positions, self.rows), random_keys.derive(self.seed, _ORDER, epochs))
         else:
             rows = np.empty_like(samples)
             for epoch in np.unique(epochs).tolist():
@@ -107,7 +107,7 @@ class Sampler:
                 rows[mine] = self.bins.row(self._binned(self.bins.counts, positions[mine], epoch))
         return rows, epochs if self.copies is None else epochs % self.copies
 
-    def _order(self, position: I64, count: I64, key: keys.U64) -> I64:
+    def _order(self, position: I64, count: I64, key: random_keys.U64) -> I64:
         """A permutation of [0, count): of the whole, or of windows and then within each.
 
         Windows are ranges of the rows, turned by a random number an epoch, so that their borders differ; the last, shorter
@@ -118,10 +118,10 @@ class Sampler:
         slot, whole = position // self.window, count // self.window
         full = slot < whole
         chosen = np.where(full, 0, whole)
-        chosen[full] = permute(slot[full], whole[full], keys.derive(key, _WINDOWS)[full])
+        chosen[full] = permute(slot[full], whole[full], random_keys.derive(key, _WINDOWS)[full])
         size = np.where(full, self.window, count - whole * self.window)
-        inside = permute(position - slot * self.window, size, keys.derive(key, _WITHIN, chosen))
-        turn = keys.below(keys.derive(key, _TURN), count).astype(np.int64)
+        inside = permute(position - slot * self.window, size, random_keys.derive(key, _WITHIN, chosen))
+        turn = random_keys.below(random_keys.derive(key, _TURN), count).astype(np.int64)
         return (chosen * self.window + inside + turn) % count
 
     def _binned(self, counts: I64, positions: I64, epoch: int) -> I64:
@@ -137,14 +137,14 @@ class Sampler:
         whole[int(np.argmax(whole))] -= max(0, int(whole.sum()) - slots)
         pure = int(whole.sum())
         starts, pure_starts, rest_starts = offsets_of(counts), offsets_of(whole), offsets_of(counts - whole * group)
-        key = keys.derive(self.seed, _ORDER, epoch)
+        key = random_keys.derive(self.seed, _ORDER, epoch)
 
         # Where each position is: in front, in a slot, or behind; slots are permuted, and the first `pure` hold whole groups.
         inside = positions - head
         slotted = (inside >= 0) & (inside < slots * group)
         slot = np.zeros_like(positions)
         if slots:
-            slot[slotted] = permute(inside[slotted] // group, slots, keys.derive(key, _GROUPS))
+            slot[slotted] = permute(inside[slotted] // group, slots, random_keys.derive(key, _GROUPS))
         place = inside % group
         is_pure = slotted & (slot < pure)
         # What is left over, numbered bin after bin: those in front, those in slots, those behind.
@@ -160,7 +160,7 @@ class Sampler:
             (slot - pure_starts[in_bin]) * group + place,
             whole[in_bin] * group + left - rest_starts[in_bin],
         )
-        rows: I64 = starts[in_bin] + self._order(at, counts[in_bin], keys.derive(key, in_bin))
+        rows: I64 = starts[in_bin] + self._order(at, counts[in_bin], random_keys.derive(key, in_bin))
         return rows
 
 

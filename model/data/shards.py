@@ -16,11 +16,11 @@ import numpy.typing as npt
 from model.data import files
 from model.data.files import Buffers, ShardFile, memory
 from model.data.sampler import Bins
-from pipeline import artifact, hashing, storage
-from pipeline.errors import DataError
-from pipeline.examples.ragged import I64, offsets_of, ranges
-from pipeline.keys import U64
-from pipeline.schema import NO_PAIR, TRAIN, DatasetInfo
+from pipeline.core import artifact, fingerprints, storage
+from pipeline.core.errors import DataError
+from pipeline.core.ragged import I64, offsets_of, ranges
+from pipeline.core.random_keys import U64
+from pipeline.dataset.schema import NO_PAIR, TRAIN, DatasetInfo
 
 VERIFY_BYTES = 32 << 30  # datasets up to this size are hashed before the first use; larger ones by `cloze verify`
 WINDOW_BATCHES = 32  # record batches of a compressed dataset that are drawn from at a time
@@ -272,6 +272,6 @@ def verify(path: str) -> int:
         size = int(storage.stat(file)["size"])
         if size != entry.size:
             raise DataError(f"{file} has {size} bytes, the manifest says {entry.size}; make {path} again")
-        if whole and hashing.file_hashes([file])[file] != entry.sha256:
+        if whole and fingerprints.file_hashes([file])[file] != entry.sha256:
             raise DataError(f"{file} does not have the sha256 that the manifest says; make {path} again")
     return len(shards)

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.checkpoint import CONFIG, Loaded
-from model.config import ModelConfig
-from model.families import restore, restore_backbone
-from model.hub import hub_of
-from model.hub.mapping import Hub
-from pipeline import storage
+from model.families.config import ModelConfig
+from model.families.key_map import Hub
+from model.families.table import restore, restore_backbone
+from model.hub.table import hub_of
+from pipeline.core import storage
 
 TOLERANCE = 1e-5  # of the largest logit, or of 1 where all are smaller: fp32 has 7 digits
 LENGTHS = (64, 37, 11, 3)  # of the rows compared, where the model has that many positions

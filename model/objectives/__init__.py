@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.errors import UsageError, did_you_mean
-from pipeline.job import load
-from pipeline.schema import NO_PAIR
+from pipeline.core.errors import UsageError, did_you_mean
+from pipeline.core.worker import load
+from pipeline.dataset.schema import NO_PAIR
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from model.config import ModelConfig
-    from pipeline.schema import DatasetInfo
+    from model.families.config import ModelConfig
+    from pipeline.dataset.schema import DatasetInfo
 
 OBJECTIVES: dict[str, str] = {
     "mlm": "model.objectives.mlm:OBJECTIVE",

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from model.layers.cross_entropy import summed_cross_entropy
 from model.layers.layout import begins
+from model.layers.unmask import unmask
 from model.objectives import IGNORE, Batch, LossSum, Objective, Outputs
-from model.objectives.unmask import unmask
 
 
 def score(outputs: Outputs, batch: Batch) -> LossSum:

@@ -21,8 +21,8 @@ import torch
 from torch import distributed
 
 from model.train.precision import resolve_device
-from pipeline.errors import ClozeError, UsageError
-from pipeline.stage import Execution
+from pipeline.core.errors import ClozeError, UsageError
+from pipeline.core.stage import Execution
 
 Value = TypeVar("Value")
 SETTLE_SECONDS = 0.1  # for threads to let go of the last message

@@ -21,7 +21,7 @@ from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.optimizers import OPTIMIZERS, clip, parameter_groups
 from model.train.scoring import Scoring
-from pipeline.errors import UsageError
+from pipeline.core.errors import UsageError
 
 
 def _import_deepspeed() -> Any:

@@ -23,13 +23,13 @@ from model.train import state
 from model.train.compiling import compiling_seconds
 from model.train.config import PretrainConfig
 from model.train.distributed import StopRequest, World, join
-from model.train.evaluate import Interrupted, evaluate, unigram_baselines
+from model.train.heldout import Interrupted, evaluate, unigram_baselines
 from model.train.metrics import METRICS, SKIPPED, Lines, Window
 from model.train.schedules import factor
 from model.train.setup import Setup, prepare
-from pipeline import keys
-from pipeline.errors import ClozeError, Stopped
-from pipeline.stage import Build, Outcome
+from pipeline.core import random_keys
+from pipeline.core.errors import ClozeError, Stopped
+from pipeline.core.stage import Build, Outcome
 
 _DROPOUT = 3  # random stream, beside the sampler's and the weights'
 REPORT_SECONDS = 1.0
@@ -187,7 +187,7 @@ class Trainer:
         counts = torch.tensor([max(1, total) for total in totals], dtype=torch.float32, device=device)
         figures = torch.zeros(2, len(totals), dtype=torch.float64, device=device)
         for number, (start, batch) in enumerate(prepared.batches):
-            torch.manual_seed(int(keys.derive(config.seed, _DROPOUT, step, start)))
+            torch.manual_seed(int(random_keys.derive(config.seed, _DROPOUT, step, start)))
             moved = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
             figures += self.engine.backward(moved, counts, last=number + 1 == len(prepared.batches))
         rate = config.peak_learning_rate * factor(config.schedule, step, config.steps, config.warmup)

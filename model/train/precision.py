@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from pipeline.errors import UsageError
+from pipeline.core.errors import UsageError
 
 Precision = Literal["fp32", "bf16"]
 CPU_FLAGS = ("amx_bf16", "avx512_bf16")  # what the kernel calls the instructions that multiply bf16

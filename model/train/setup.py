@@ -8,25 +8,25 @@ from dataclasses import dataclass, field
 import torch
 
 from model import checkpoint
-from model.config import ModelConfig
 from model.data.sampler import Sampler
 from model.data.shards import Shards, verify
 from model.data.training import training_order, training_shards
+from model.families.config import ModelConfig
 from model.objectives import choose
 from model.train import sizing, state
 from model.train.compiling import decide
 from model.train.config import PretrainConfig
 from model.train.distributed import World
-from model.train.evaluate import HeldOut
+from model.train.heldout import HeldOut
 from model.train.precision import Precision, resolve
 from model.train.scoring import Scoring, freeze_unused
 from model.train.start import build as new_network
 from model.train.start import start
 from model.train.teacher import load_teacher
-from pipeline import keys, storage
-from pipeline.errors import DataError, UsageError
-from pipeline.schema import HELDOUT, TRAIN, DatasetInfo
-from pipeline.stage import Build
+from pipeline.core import random_keys, storage
+from pipeline.core.errors import DataError, UsageError
+from pipeline.core.stage import Build
+from pipeline.dataset.schema import HELDOUT, TRAIN, DatasetInfo
 
 _WEIGHTS = 2  # random stream, beside the sampler's
 TOKENIZER = "tokenizer"
@@ -104,7 +104,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     if choice.reason:
         notes.append(f"not compiled: {choice.reason}")
     resumed = _resumed(build, world, notes)
-    torch.manual_seed(int(keys.derive(config.seed, _WEIGHTS)))
+    torch.manual_seed(int(random_keys.derive(config.seed, _WEIGHTS)))
     network, lacking = new_network(begin)
     if lacking:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(lacking)}")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from model.config import ModelConfig
 from model.data.sampler import share
+from model.families.config import ModelConfig
 from model.train.distributed import World
-from pipeline import storage
-from pipeline.errors import ClozeError, UsageError
+from pipeline.core import storage
+from pipeline.core.errors import ClozeError, UsageError
 
 CPU_TOKENS = 4096  # a micro-batch of 32 x 128: larger ones gain nothing on a CPU and cost memory
 CUDA_SHARE = 0.6  # of the GPU's memory, for activations; weights and optimizer have been taken off

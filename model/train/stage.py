@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from model.train.config import VERSION, PretrainConfig
-from pipeline.stage import Build, Outcome, Stage
+from pipeline.core.stage import Build, Outcome, Stage
 
 
 def run(config: PretrainConfig, build: Build) -> Outcome:

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from model import checkpoint, families
+from model import checkpoint
 from model.checkpoint import Loaded
-from model.config import ModelConfig, for_dataset
+from model.families import table as families
+from model.families.config import ModelConfig, for_dataset
+from model.families.presets import model_config
 from model.families.pretraining import PretrainingModel
-from model.presets import model_config
 from pipeline import tokenizer
-from pipeline.errors import UsageError
-from pipeline.schema import DatasetInfo
+from pipeline.core.errors import UsageError
+from pipeline.dataset.schema import DatasetInfo
 from pipeline.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from typing import Any
 from torch import Tensor
 
 from model import checkpoint
-from model.config import ModelConfig
-from pipeline import storage
-from pipeline.errors import ClozeError, DataError
-from pipeline.schema import DatasetInfo
+from model.families.config import ModelConfig
+from pipeline.core import storage
+from pipeline.core.errors import ClozeError, DataError
+from pipeline.dataset.schema import DatasetInfo
 
 FORMAT = 1
 STATE = "state.json"

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from model import checkpoint
-from model.config import ModelConfig
-from model.families import distilbert, restore
-from model.families.distilbert_config import DistilBertConfig
-from model.hub.importing import read_directory
+from model.families.config import ModelConfig
+from model.families.distilbert import model as distilbert
+from model.families.distilbert.config import DistilBertConfig
+from model.families.table import restore
+from model.hub.read import read_directory
 from model.train.start import check_vocabulary
-from pipeline import storage, tokenizer
-from pipeline.errors import UsageError
-from pipeline.schema import DatasetInfo
+from pipeline import tokenizer
+from pipeline.core import storage
+from pipeline.core.errors import UsageError
+from pipeline.dataset.schema import DatasetInfo
 
 
 class Teacher:

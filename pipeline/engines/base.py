@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol
 
-from pipeline import storage
-from pipeline.errors import ClozeError, UsageError
-from pipeline.job import LOGS, local_directory
-from pipeline.stage import Build, Execution
+from pipeline.core import storage
+from pipeline.core.errors import ClozeError, UsageError
+from pipeline.core.stage import Build, Execution
+from pipeline.core.worker import LOGS, local_directory
 
 LOCAL, FLINK = "local", "flink"
 ENGINE = "engine"  # its name among the things that a build shares between its pipelines
@@ -76,6 +76,6 @@ def make_engine(execution: Execution, path: str) -> AbstractContextManager[Engin
         from pipeline.engines.flink import FlinkEngine
 
         return FlinkEngine(execution, local_directory(path) / LOGS)
-    from pipeline.engines.other import OtherEngine
+    from pipeline.engines.by_name import OtherEngine
 
     return OtherEngine(execution)

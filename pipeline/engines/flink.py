@@ -28,13 +28,14 @@ from urllib.request import urlopen
 
 import grpc
 
-from pipeline.engines import faults, java
+from pipeline.core import system_errors
+from pipeline.core.errors import ClozeError, UsageError
+from pipeline.core.processes import ending, free_ports, wait_for_port
+from pipeline.core.stage import Execution
+from pipeline.engines import java
 from pipeline.engines.base import Engine, Lost
 from pipeline.engines.pool import NEWS_SECONDS, WorkerPool
-from pipeline.engines.processes import ending, free_ports, wait_for_port
 from pipeline.engines.watched import run_watched
-from pipeline.errors import ClozeError, UsageError
-from pipeline.stage import Execution
 
 DRIVER = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 LOG = "flink.log"
@@ -113,7 +114,7 @@ class FlinkEngine:
 
     def _raise(self, error: BaseException) -> None:
         """Tell a unit's own failure from the loss of who did it."""
-        if faults.marked(str(error)) is not None or not isinstance(error, (RuntimeError, grpc.RpcError)):
+        if system_errors.marked(str(error)) is not None or not isinstance(error, (RuntimeError, grpc.RpcError)):
             raise error
         _LOGGER.error("the job failed: %s", error)
         if self._pool is not None:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.errors import UsageError
+from pipeline.core.errors import UsageError
 
 CLASSPATH = "CLOZE_FLINK_CLASSPATH"  # a jar, or a directory of jars; several with `:` between them
 FLINK_VERSION = "1.19"  # of the job server that Beam downloads; --beam-option=--flink_version=… asks for another

@@ -27,7 +27,7 @@ OVER = ("FINISHED", "CANCELED", "FAILED")
 
 
 def main(spec: dict[str, Any]) -> int:
-    from pipeline.engines.processes import before_exec
+    from pipeline.core.processes import before_exec
 
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the stage, which then closes the pipe
         signal.signal(number, signal.SIG_IGN)

@@ -27,9 +27,9 @@ from typing import Any
 import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
+from pipeline.core.errors import UsageError
+from pipeline.core.processes import die_with_parent, ending
 from pipeline.engines.base import Lost
-from pipeline.engines.processes import die_with_parent, ending
-from pipeline.errors import UsageError
 
 STOP_SECONDS = 5.0  # between SIGTERM and SIGKILL
 START_SECONDS = 60.0
@@ -76,7 +76,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         self.address = f"{self.address.rpartition(':')[0]}:{port}"
         # In a session of its own: Ctrl-C is meant for this process, which then stops the workers; else they would seem to have died.
         self._nursery = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.engines.worker"],
+            [sys.executable, "-m", "pipeline.engines.beam_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

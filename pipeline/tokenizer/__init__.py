@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 # Kind -> `module:function` that trains it, from text to a `tokenizers.Tokenizer`.
 TRAINERS = {
-    "wordpiece": "pipeline.tokenizer.wordpiece:train",  # BERT
-    "bpe": "pipeline.tokenizer.bpe:train",  # RoBERTa: byte-level
-    "unigram": "pipeline.tokenizer.unigram:train",  # ALBERT
+    "wordpiece": "pipeline.vocab.trainers.wordpiece:train",  # BERT
+    "bpe": "pipeline.vocab.trainers.bpe:train",  # RoBERTa: byte-level
+    "unigram": "pipeline.vocab.trainers.unigram:train",  # ALBERT
 }
 
 

@@ -11,8 +11,8 @@ import posixpath
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline import artifact, hashing, stage, storage
-from pipeline.errors import DataError
+from pipeline.core import artifact, fingerprints, stage, storage
+from pipeline.core.errors import DataError
 
 CONFIG = "tokenizer_config.json"
 # A BPE vocabulary's name and that of its merges, as they are released: transformers', OpenAI's, and with a prefix.
@@ -90,9 +90,9 @@ def fingerprint(path: str) -> str:
     if artifact.is_artifact(path):
         return artifact.read_manifest(path).fingerprint
     files = find(path)
-    hashes = hashing.file_hashes(files.all)
+    hashes = fingerprints.file_hashes(files.all)
     roles = {"vocabulary": files.vocabulary, "merges": files.merges, "config": files.config}
-    return hashing.combine([("format", files.format), *((role, hashes[name]) for role, name in roles.items() if name)])
+    return fingerprints.combine([("format", files.format), *((role, hashes[name]) for role, name in roles.items() if name)])
 
 
 def _file(path: str) -> TokenizerFiles:

@@ -9,9 +9,9 @@ from typing import Any
 import tokenizers
 from tokenizers import normalizers
 
-from pipeline import storage
-from pipeline.errors import DataError, UsageError
-from pipeline.tokenizer import spiece
+from pipeline.core import storage
+from pipeline.core.errors import DataError, UsageError
+from pipeline.tokenizer import sentencepiece_model
 from pipeline.tokenizer.backends import albert_backend, bert_backend, roberta_backend
 from pipeline.tokenizer.files import TokenizerFiles, find
 from pipeline.tokenizer.special import ROBERTA, SPECIAL_NAMES
@@ -116,14 +116,14 @@ def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.
     """
     path = files.vocabulary
     with storage.open_input(path) as handle:
-        model = spiece.parse(handle.read(), path)
-    if model.model_type != spiece.UNIGRAM:
-        kind = spiece.MODEL_TYPES.get(model.model_type, str(model.model_type))
+        model = sentencepiece_model.parse(handle.read(), path)
+    if model.model_type != sentencepiece_model.UNIGRAM:
+        kind = sentencepiece_model.MODEL_TYPES.get(model.model_type, str(model.model_type))
         raise DataError(
             f"{path} is a SentencePiece model of type {kind}, and only unigram ones are read;"
             " save the tokenizer as tokenizer.json (transformers' save_pretrained does) and name that"
         )
-    if spiece.UNKNOWN not in model.types:
+    if sentencepiece_model.UNKNOWN not in model.types:
         raise DataError(f"{path} has no piece for the unknown; use a model that has one")
     pieces = [
         (piece, score - NUMBER_COMMA if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit() else score)
@@ -134,7 +134,7 @@ def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.
         lowercase = bool(config.get("do_lower_case", True))
     return albert_backend(
         pieces,
-        model.types.index(spiece.UNKNOWN),
+        model.types.index(sentencepiece_model.UNKNOWN),
         lowercase=lowercase,
         strip_accents=not config.get("keep_accents", False),
         charsmap=model.charsmap,

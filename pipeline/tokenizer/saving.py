@@ -14,8 +14,8 @@ from typing import Any
 
 import tokenizers
 
-from pipeline import storage
-from pipeline.schema import SpecialTokens
+from pipeline.core import storage
+from pipeline.dataset.schema import SpecialTokens
 from pipeline.tokenizer.backends import MAX_WORD_CHARACTERS
 from pipeline.tokenizer.special import METASPACE, leaves
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-from pipeline.errors import DataError
+from pipeline.core.errors import DataError
 from pipeline.tokenizer import load
 from pipeline.tokenizer.tokenizer import Tokenizer
 

@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from pipeline.artifact import canonical_json
-from pipeline.errors import DataError
-from pipeline.examples.ragged import I64, offsets_of
-from pipeline.schema import SpecialTokens
+from pipeline.core.artifact import canonical_json
+from pipeline.core.errors import DataError
+from pipeline.core.ragged import I64, offsets_of
+from pipeline.dataset.schema import SpecialTokens
 from pipeline.tokenizer.saving import save
 from pipeline.tokenizer.special import SPECIAL_NAMES, leaves, word_starts
-from pipeline.tokenizer.words import WordMemory, cuts_of
+from pipeline.tokenizer.word_cache import WordMemory, cuts_of
 
 BATCH = 4096  # texts that the backend encodes at once: its encodings are some 100 bytes a piece
 GROUP = 256  # words that share an encoding

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from flows.cli import main
-from pipeline import artifact
-from tests.pipeline.corpus_fixture import made_documents
-from tests.pipeline.dataset_fixture import write_vocab
+from pipeline.core import artifact
+from tests.pipeline.corpus.corpora import made_documents
+from tests.pipeline.dataset.datasets import write_vocab
 
 
 def _write(path: Path, prefix: str, count: int) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.servers import Servers, start_prefect
-from pipeline import artifact
+from flows.prefect.servers import Servers, start_prefect
+from pipeline.core import artifact
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
 

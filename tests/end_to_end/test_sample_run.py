@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline import artifact
+from pipeline.core import artifact
 from tests.flows.test_cli import Done, cloze
 
 pytestmark = pytest.mark.slow

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from model.checkpoint import load
-from pipeline import artifact
+from pipeline.core import artifact
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
-from tests.model.dataset_fixture import write_dataset
+from tests.model.datasets import write_dataset
 
 ARGUMENTS = ("--steps", "6", "--global-batch", "8", "--precision", "fp32", "--set", "warmup_steps=1")
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import artifact
-from pipeline.errors import ClozeError
-from pipeline.stage import Result
-from pipeline.transforms import disk, documents, shards
-from tests.pipeline.corpus_fixture import made_documents, write_corpus
-from tests.pipeline.dataset_fixture import make, write_vocab
+from pipeline.core import artifact
+from pipeline.core.errors import ClozeError
+from pipeline.core.stage import Result
+from pipeline.dataset import disk, seen_documents, shards
+from tests.pipeline.corpus.corpora import made_documents, write_corpus
+from tests.pipeline.dataset.datasets import make, write_vocab
 
 ROW_UNITS = 6
 SETTINGS = {"copies": 30}
@@ -68,7 +68,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
     """The units that are done, by step, while the context lasts."""
     done: dict[str, list[str]] = {"rows": [], "shards": []}
     with monkeypatch.context() as patch:
-        for step, kind in (("rows", documents.MakeDocumentPart), ("shards", shards.MakeShard)):
+        for step, kind in (("rows", seen_documents.MakeDocumentPart), ("shards", shards.MakeShard)):
             original = kind.__call__
 
             def call(self: object, unit: dict[str, object], original=original, step: str = step) -> dict[str, object]:
@@ -165,9 +165,7 @@ def test_a_killed_worker_is_told_and_what_it_finished_is_kept(
 ) -> None:
     """kill -9 on the stage's process under `cloze dataset`, after its first finished unit."""
     out = tmp_path / "out"
-    code = (
-        "import sys, time; from flows.cli import main; from pipeline.transforms import documents;sys.exit(main(sys.argv[1:]))"
-    )
+    code = "import sys, time; from flows.cli import main; from pipeline.dataset import seen_documents as documents;sys.exit(main(sys.argv[1:]))"
     slow = tmp_path / "sitecustomize.py"
     slow.write_text(SLOW)
     settings = ["--length", "48", "--copies", "30", "--seed", "7", "--shards", "4"]
@@ -204,7 +202,7 @@ if os.environ.get("CLOZE_TEST_SLOW"):
     real = builtins.__import__
     def slow_import(name, *rest, **more):
         module = real(name, *rest, **more)
-        found = sys.modules.get("pipeline.transforms.runner")
+        found = sys.modules.get("pipeline.engines.fan_out")
         if found is not None and hasattr(found, "_Unit") and not hasattr(found, "slowed"):
             found.slowed = True
             process = found._Unit.process

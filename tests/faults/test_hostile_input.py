@@ -27,17 +27,17 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
-from pipeline import artifact
-from pipeline.corpora import find_reader
-from pipeline.corpora.reader import Settings, Tally
-from pipeline.errors import DataError
-from pipeline.jobs.corpus import STAGE, CorpusConfig
-from pipeline.stage import execute
-from pipeline.transforms.arrow import read_arrow
-from tests.pipeline.test_corpora_books import chapter, write_epub
-from tests.pipeline.test_corpora_tei import P5
-from tests.pipeline.test_corpora_warc import response
-from tests.pipeline.test_corpora_wikipedia import HEAD, page
+from pipeline.core import artifact
+from pipeline.core.arrow import read_arrow
+from pipeline.core.errors import DataError
+from pipeline.core.stage import execute
+from pipeline.corpus.readers import find_reader
+from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.stage import STAGE, CorpusConfig
+from tests.pipeline.corpus.readers.test_books import chapter, write_epub
+from tests.pipeline.corpus.readers.test_tei import P5
+from tests.pipeline.corpus.readers.test_warc import response
+from tests.pipeline.corpus.readers.test_wikipedia import HEAD, page
 
 PROSE = " ".join(
     f"It was the {word} of times for all of the people in this town."
@@ -257,8 +257,8 @@ def test_damage_stops_the_stage_by_default(tmp_path, case):
 
 SCRIPT = """
 import sys
-from pipeline.corpora import find_reader
-from pipeline.corpora.reader import Settings, Tally
+from pipeline.corpus.readers import find_reader
+from pipeline.corpus.readers.base import Settings, Tally
 kind, path, blank = sys.argv[1:]
 split = find_reader(kind).splits(path)[0]
 tally = Tally(split=split, stop=False)
@@ -302,7 +302,7 @@ def test_a_line_of_100_mb_in_flat_memory(tmp_path, kind, name, before, after, bl
 
 def test_the_stage_goes_on_and_tells_everything(tmp_path):
     """All hostile files of all kinds at once through the stage: the good documents are in the corpus, each hostile file is told."""
-    from tests.pipeline.test_corpus_job import make
+    from tests.pipeline.corpus.test_stage import make
 
     sources = []
     told = set()

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline import artifact
+from pipeline.core import artifact
 from tests.flows.test_cli import cloze
 
 STAGES = ["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]

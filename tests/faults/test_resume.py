@@ -13,7 +13,7 @@ import pytest
 
 from model.checkpoint import load
 from tests.flows.test_cli import cloze
-from tests.model.dataset_fixture import write_dataset
+from tests.model.datasets import write_dataset
 
 ARGUMENTS = ["--model", "bert-tiny", "--steps", "400", "--global-batch", "8", "--precision", "fp32", "--checkpoint-every", "10"]
 

@@ -14,9 +14,9 @@ import pytest
 
 from model import checkpoint
 from model.train import state
-from pipeline import storage
-from pipeline.errors import DataError
-from tests.model.dataset_fixture import lines, write_dataset
+from pipeline.core import storage
+from pipeline.core.errors import DataError
+from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here, job, worker
 
 SETTINGS = config(steps=6, log_every=2, evaluate_every=3)

@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-from pipeline import storage
-from pipeline.errors import DataError, Stopped
-from pipeline.job import main
-from pipeline.stage import Build, Outcome, Stage, StageConfig
+from pipeline.core import storage
+from pipeline.core.errors import DataError, Stopped
+from pipeline.core.stage import Build, Outcome, Stage, StageConfig
+from pipeline.core.worker import main
 
 
 class ToyConfig(StageConfig):

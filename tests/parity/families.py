@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.config import ModelConfig
-from model.families import restore
+from model.families.config import ModelConfig
+from model.families.key_map import Hub
 from model.families.pretraining import PretrainingModel
-from model.hub import hub_of
-from model.hub.importing import complete
-from model.hub.mapping import Hub
+from model.families.table import restore
+from model.hub.read import complete
+from model.hub.table import hub_of
 from tests.tiny_models import tiny_config
 
 transformers = pytest.importorskip("transformers", reason="parity is measured against transformers, which is not installed")

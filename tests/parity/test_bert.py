@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from model import checkpoint
-from model.config import ModelConfig
-from model.families import restore
+from model.families.bert.hub import HUB
+from model.families.config import ModelConfig
+from model.families.table import restore
 from model.hub import parity
-from model.hub.bert import HUB
-from model.hub.export import STAGE, ExportConfig
-from model.hub.importing import import_directory, read_directory
+from model.hub.export_stage import STAGE, ExportConfig
+from model.hub.read import import_directory, read_directory
 from model.objectives import objectives, total_loss
-from pipeline import stage
-from pipeline.errors import ClozeError
+from pipeline.core import stage
+from pipeline.core.errors import ClozeError
 from tests.tiny_models import PIECES, tiny_batch, tiny_config, tiny_model, write_checkpoint, write_classifier, write_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="parity is measured against transformers, which is not installed")
@@ -143,9 +143,9 @@ def test_an_exported_classifier_opens_with_its_labels(tmp_path: Path) -> None:
     directory = write_classifier(tmp_path / "checkpoint", tmp_path / "scratch", ("bad", "good", "neither"))
     out = export(directory, tmp_path / "hub")
     model = opened(transformers.AutoModelForSequenceClassification, out)
-    assert model.config.id2label == {0: "bad", 1: "good", 2: "neither"}
-    assert model.config.label2id == {"bad": 0, "good": 1, "neither": 2}
-    assert model.config.num_labels == 3
+    assert model.families.config.id2label == {0: "bad", 1: "good", 2: "neither"}
+    assert model.families.config.label2id == {"bad": 0, "good": 1, "neither": 2}
+    assert model.families.config.num_labels == 3
     pipeline = transformers.pipeline("text-classification", model=str(out), tokenizer=str(out))
     assert pipeline("the cat sat")[0]["label"] in {"bad", "good", "neither"}
     found = read_directory(str(out))
@@ -195,7 +195,7 @@ def test_an_export_that_changes_logits_fails_and_leaves_no_artifact(tmp_path: Pa
     monkeypatch.setattr(type(HUB), "to_config", tampered)
     with pytest.raises(ClozeError, match=r"config\.json differs"):
         stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
-    monkeypatch.setattr("model.hub.exporting.check_reload", lambda *_: None)
+    monkeypatch.setattr("model.hub.write.check_reload", lambda *_: None)
     with pytest.raises(ClozeError, match="logits that differ by"):
         stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
     assert not (tmp_path / "out" / "manifest.json").exists()

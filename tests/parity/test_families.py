@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from model import checkpoint
-from model.families import FAMILIES, restore_backbone
-from model.finetune.heads import SequenceClassifier
-from model.hub import HUBS
-from model.hub.export import STAGE, ExportConfig
-from model.hub.importing import import_directory
-from pipeline.stage import execute
+from model.families.table import FAMILIES, restore_backbone
+from model.hub.export_stage import STAGE, ExportConfig
+from model.hub.read import import_directory
+from model.hub.table import HUBS
+from model.tasks.heads import SequenceClassifier
+from pipeline.core.stage import execute
 from tests.parity.families import FORWARD, GRADIENTS, Case, at_real, their_inputs, their_logits, transformers, without_copies
 from tests.tiny_models import tiny_batch, write_checkpoint, write_tokenizer
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from model import checkpoint
-from model.families import restore, restore_backbone
-from model.families.longformer import convert
-from model.finetune.heads import SequenceClassifier
-from model.hub.export import STAGE, ExportConfig
-from model.hub.importing import import_directory
-from pipeline.errors import UsageError
-from pipeline.stage import execute
+from model.families.longformer.model import convert
+from model.families.table import restore, restore_backbone
+from model.hub.export_stage import STAGE, ExportConfig
+from model.hub.read import import_directory
+from model.tasks.heads import SequenceClassifier
+from pipeline.core.errors import UsageError
+from pipeline.core.stage import execute
 from tests.parity.families import FORWARD, GRADIENTS, Case, their_inputs, their_logits, transformers, without_copies
 from tests.tiny_models import tiny_batch, tiny_config, tiny_model, write_checkpoint
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from model.config import ModelConfig
-from model.families import restore
-from model.hub import hub_of
-from model.hub.export import STAGE, ExportConfig
+from model.families.config import ModelConfig
+from model.families.table import restore
+from model.hub.export_stage import STAGE, ExportConfig
+from model.hub.table import hub_of
 from model.objectives import objectives, total_loss
-from pipeline.stage import execute
+from pipeline.core.stage import execute
 from tests.parity.test_bert import TOLERANCE, their_inputs, their_labels
 from tests.tiny_models import tiny_batch, tiny_config, tiny_model, write_checkpoint
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from model import checkpoint
-from model.families import restore_backbone
-from model.finetune.heads import SequenceClassifier
-from model.hub.export import STAGE, ExportConfig
-from model.hub.importing import import_directory
-from model.hub.modern import read, write
-from pipeline.errors import DataError
-from pipeline.stage import execute
+from model.families.modern.hub import read, write
+from model.families.table import restore_backbone
+from model.hub.export_stage import STAGE, ExportConfig
+from model.hub.read import import_directory
+from model.tasks.heads import SequenceClassifier
+from pipeline.core.errors import DataError
+from pipeline.core.stage import execute
 from tests.parity.families import FORWARD, GRADIENTS, Case, their_inputs, their_logits, transformers, without_copies
 from tests.tiny_models import tiny_batch, tiny_model, write_checkpoint
 

@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model import families
-from model.config import for_dataset
 from model.data.collate import collate
 from model.data.training import training_order, training_shards
-from model.hub.bert import HUB
+from model.families import table as families
+from model.families.bert.hub import HUB
+from model.families.config import for_dataset
 from model.objectives import objectives, total_loss
 from model.train.optimizers import adamw, parameter_groups
 from model.train.schedules import factor
 from model.train.setup import _WEIGHTS
-from pipeline import keys
-from tests.model.dataset_fixture import lines, write_dataset
+from pipeline.core import random_keys
+from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here
 from tests.parity.test_bert import their_inputs, their_labels
 
@@ -74,7 +74,7 @@ def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
         batches.append(collate(rows, pad=shards.info.special.pad, longest=shards.info.length))
     assert settings.model is not None
     shape = for_dataset(settings.model, shards.info)
-    torch.manual_seed(int(keys.derive(settings.seed, _WEIGHTS)))
+    torch.manual_seed(int(random_keys.derive(settings.seed, _WEIGHTS)))
     model = families.build(shape)
     theirs = transformers.BertForPreTraining(transformers.BertConfig(**HUB.to_config(shape, shape.heads, None)))
     theirs.load_state_dict(HUB.to_state(copy.deepcopy(model.state_dict())), strict=False)

@@ -13,9 +13,9 @@ import pytest
 from model.data.collate import PREDICTIONS, blank, collate
 from model.data.prefetch import Prefetch
 from model.data.shards import Shards, verify
-from pipeline.errors import DataError
-from pipeline.schema import HELDOUT
-from tests.model.dataset_fixture import SPECIAL, write_dataset
+from pipeline.core.errors import DataError
+from pipeline.dataset.schema import HELDOUT
+from tests.model.datasets import SPECIAL, write_dataset
 
 
 @pytest.fixture(scope="module")

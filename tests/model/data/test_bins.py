@@ -14,9 +14,9 @@ from model.data.collate import collate
 from model.data.sampler import Bins, Sampler
 from model.data.shards import Shards
 from model.data.training import training_order, training_shards
-from pipeline.examples.ragged import offsets_of
-from tests.pipeline.corpus_fixture import made_documents, write_corpus
-from tests.pipeline.dataset_fixture import made_corpus, make, rows, write_vocab
+from pipeline.core.ragged import offsets_of
+from tests.pipeline.corpus.corpora import made_documents, write_corpus
+from tests.pipeline.dataset.datasets import made_corpus, make, rows, write_vocab
 
 COUNTS = st.lists(st.integers(1, 120), min_size=1, max_size=5)
 SEEDS = st.integers(0, (1 << 63) - 1)

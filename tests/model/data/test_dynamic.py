@@ -12,9 +12,9 @@ from model.data.collate import collate
 from model.data.dynamic import Fresh
 from model.data.shards import Shards
 from model.data.training import training_order, training_shards
-from pipeline.errors import UsageError
-from tests.model.dataset_fixture import write_dataset
-from tests.pipeline.dataset_fixture import made_corpus, make, rows, write_vocab
+from pipeline.core.errors import UsageError
+from tests.model.datasets import write_dataset
+from tests.pipeline.dataset.datasets import made_corpus, make, rows, write_vocab
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import torch
 
 from model.data.collate import collate
 from model.data.shards import Shards
-from model.families import build
-from pipeline.schema import DatasetInfo, SpecialTokens, dataset_schema
+from model.families.table import build
+from pipeline.dataset.schema import DatasetInfo, SpecialTokens, dataset_schema
 from tests.tiny_models import tiny_config
 
 WORDS = [

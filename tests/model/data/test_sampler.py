@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.data.sampler import Sampler, permute, share
-from pipeline import keys
+from pipeline.core import random_keys
 
 COUNTS = st.integers(1, 3000)
 SEEDS = st.integers(0, (1 << 63) - 1)
@@ -16,7 +16,7 @@ SEEDS = st.integers(0, (1 << 63) - 1)
 @given(COUNTS, SEEDS)
 @settings(max_examples=60, deadline=None)
 def test_a_key_names_a_bijection(count: int, seed: int) -> None:
-    found = permute(np.arange(count), count, keys.derive(seed))
+    found = permute(np.arange(count), count, random_keys.derive(seed))
     assert np.array_equal(np.sort(found), np.arange(count))
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from model.train.config import PretrainConfig
-from pipeline.errors import Stopped
-from pipeline.job import Job
-from pipeline.stage import Build, Execution, Outcome
+from pipeline.core.errors import Stopped
+from pipeline.core.stage import Build, Execution, Outcome
+from pipeline.core.worker import Job
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TINY = {

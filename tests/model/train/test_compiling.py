@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from model.data.shards import Shards
-from model.presets import model_config
+from model.families.presets import model_config
 from model.train import compiling
 from model.train.compiling import decide, full
-from tests.model.dataset_fixture import write_dataset
-from tests.pipeline.corpus_fixture import made_documents, write_corpus
-from tests.pipeline.dataset_fixture import make, write_vocab
+from tests.model.datasets import write_dataset
+from tests.pipeline.corpus.corpora import made_documents, write_corpus
+from tests.pipeline.dataset.datasets import make, write_vocab
 
 CPU = torch.device("cpu")
 LONG, SHORT = 1e9, 1e6  # tokens: hours and seconds of a BERT-mini

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import ModelConfig
-from model.presets import model_config
+from model.families.config import ModelConfig
+from model.families.presets import model_config
 from model.train import precision, sizing
 from model.train.config import OPTIMIZERS, PretrainConfig
 from model.train.distributed import World
@@ -20,8 +20,8 @@ from model.train.optimizers import OPTIMIZERS as BUILDERS
 from model.train.optimizers import parameter_groups
 from model.train.schedules import SCHEDULES, factor
 from model.train.stage import STAGE
-from pipeline.errors import ClozeError, UsageError
-from pipeline.stage import parse_config
+from pipeline.core.errors import ClozeError, UsageError
+from pipeline.core.stage import parse_config
 
 CPU = torch.device("cpu")
 
@@ -117,7 +117,7 @@ def test_logging_and_evaluation_happen_at_the_ends() -> None:
 
 
 def test_decay_is_on_matrices_alone() -> None:
-    from model.families import build
+    from model.families.table import build
 
     model = build(model_config("bert-tiny", vocab_size=50))
     decayed, others = parameter_groups(model, 0.01)

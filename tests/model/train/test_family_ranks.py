@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from model import checkpoint
-from model.families import FAMILIES
+from model.families.table import FAMILIES
 from model.train.config import PretrainConfig
-from tests.model.dataset_fixture import lines, write_dataset
+from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here, job, run_all
 
 STAGES = (0, 3)

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from model import checkpoint
-from model.families import restore
+from model.families.table import restore
 from model.train import scoring as scoring_module
-from model.train.evaluate import evaluate
+from model.train.heldout import evaluate
 from model.train.stage import STAGE
-from pipeline import artifact
-from pipeline.errors import ClozeError, DataError, UsageError
-from pipeline.stage import Execution, execute
-from tests.model.dataset_fixture import lines, write_dataset
+from pipeline.core import artifact
+from pipeline.core.errors import ClozeError, DataError, UsageError
+from pipeline.core.stage import Execution, execute
+from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here
 
 
@@ -58,7 +58,7 @@ def test_the_last_log_line_scores_the_checkpoint(dataset: str, tmp_path: Path) -
     run = here(config(steps=4, heldout_rows=100), dataset, tmp_path / "run", micro_batch=5)
     from model.data.shards import Shards
     from model.train.distributed import World
-    from model.train.evaluate import HeldOut
+    from model.train.heldout import HeldOut
 
     loaded = checkpoint.load(str(run.checkpoint))
     module = scoring_module.Scoring(restore(loaded.model, loaded.state), ("mlm", "nsp"), "fp32")

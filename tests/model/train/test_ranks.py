@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from model import checkpoint
-from tests.model.dataset_fixture import lines, write_dataset
+from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here, job, run_all
 
 SPLIT = config(steps=2, clip=100.0, model=STILL)

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from model import checkpoint
-from model.presets import model_config
+from model.families.presets import model_config
 from model.train.start import WORD, build, start
 from pipeline import tokenizer
-from pipeline.errors import UsageError
+from pipeline.core.errors import UsageError
 from tests.tiny_models import PIECES, dataset_info, tiny_config, write_checkpoint, write_tokenizer
 
 

@@ -1,0 +1,227 @@
+"""Run a stage in processes of its own, one a rank, and bring its progress, outcome and errors back.
+
+The processes start in sessions of their own and die with this one (they ask the kernel for it). On a stop
+(SIGTERM, Ctrl-C, a cancelled flow) the ranks get SIGTERM and 25 seconds to save a checkpoint. When one rank
+dies, the others are ended too, so nothing waits for a peer that will never answer. Output goes to
+`_logs/` in the artifact's directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import IO, Any
+
+from pipeline.core.errors import BY_EXIT_CODE, ClozeError, Stopped, UsageError
+from pipeline.core.processes import PARENT_PID, ending
+from pipeline.core.stage import Build, Execution, Outcome, Stage, StageConfig
+from pipeline.core.worker import EVENTS_FD, Job
+from pipeline.core.worker import LOGS as LOGS
+from pipeline.core.worker import local_directory as local_directory
+
+GRACE_SECONDS = 25.0  # for a checkpoint after SIGTERM; Kubernetes and Prefect allow 30
+PEER_SECONDS = 5.0  # for the other ranks to notice that one has failed
+JOB = "job.json"  # in LOGS: how the stage was last begun, for `cloze resume`
+# A training step allocates and frees hundreds of megabytes. By default glibc gives them back to the kernel and takes them again,
+# which clears every page anew: a seventh of a BERT-mini's step. Keep them, and ask for large pages: a fifth less time together.
+_KEEP_MEMORY = "glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=17179869184:glibc.malloc.hugetlb=1"
+RANK_ENVIRONMENT = {  # of every rank, where the user's own says nothing else
+    "DO_NOT_TRACK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONUNBUFFERED": "1",
+    "GLIBC_TUNABLES": _KEEP_MEMORY,
+    # Threads that wait for work look out for it for a millisecond, then sleep: those that slept at once made a BERT-tiny's step a
+    # quarter longer, those that never sleep take cores that other processes could use.
+    "GOMP_SPINCOUNT": "20000",
+}
+
+
+def in_process(stage: Stage, worker: str, *, parallel: bool) -> Callable[[StageConfig, Build], Outcome]:
+    """A `Stage.run` that runs the stage by `python -m worker`, with `execution.processes` ranks if `parallel`."""
+
+    def run(config: StageConfig, build: Build) -> Outcome:
+        job = Job(
+            stage=stage.name,
+            config=config.model_dump(mode="json"),
+            path=build.path,
+            inputs=dict(build.inputs),
+            execution=build.execution.model_dump(mode="json"),
+            fingerprint=build.fingerprint,
+        )
+        ranks = _Ranks(job, worker, build, build.execution.processes if parallel else 1)
+        return ranks.run()
+
+    return run
+
+
+class _Ranks:
+    """The processes of one job."""
+
+    def __init__(self, job: Job, worker: str, build: Build, count: int) -> None:
+        self.job, self.worker, self.build, self.count = job, worker, build, count
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.final: dict[int, dict[str, Any]] = {}  # rank -> its last event
+        self.first_failed: int | None = None  # the others are ended for its sake
+        self.logs = local_directory(build.path) / LOGS
+
+    def run(self) -> Outcome:
+        node = self.build.execution.node_rank
+        job_file = self.build.file(LOGS, f"job-node{node}.json" if node else JOB)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.job.write(job_file)
+        selector = selectors.DefaultSelector()
+        try:
+            for rank, environment in enumerate(rank_environments(self.build.execution, self.count)):
+                stream = self._start(rank, environment, job_file)
+                selector.register(stream, selectors.EVENT_READ, (rank, bytearray()))
+            self._watch(selector)
+        except BaseException:
+            self._stop(GRACE_SECONDS)
+            self._drain(selector)
+            if any(process.returncode == Stopped.exit_code for process in self.processes):
+                raise Stopped(self._stopped_sentence()) from None
+            raise
+        finally:
+            self._stop(0)
+            for key in list(selector.get_map().values()):
+                key.fileobj.close()  # type: ignore[union-attr]
+            selector.close()
+        return self._outcome()
+
+    def _start(self, rank: int, environment: Mapping[str, str], job_file: str) -> IO[bytes]:
+        read, write = os.pipe()
+        log = self.logs / f"rank{environment['RANK']}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", self.worker, job_file],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**RANK_ENVIRONMENT, **os.environ, **environment, EVENTS_FD: str(write), PARENT_PID: str(os.getpid())},
+                pass_fds=(write,),
+                start_new_session=True,
+            )
+        os.close(write)
+        os.set_blocking(read, False)
+        self.processes.append(process)
+        return os.fdopen(read, "rb", buffering=0)
+
+    def _watch(self, selector: selectors.BaseSelector) -> None:
+        """Until every rank has closed its pipe; ends the rest soon after the first failure."""
+        deadline: float | None = None
+        while selector.get_map():
+            for key, _ in selector.select(timeout=0.5):
+                self._read(selector, key)
+            failed = [rank for rank, process in enumerate(self.processes) if process.poll() not in (None, 0)]
+            if failed and deadline is None:
+                self.first_failed = failed[0]
+                stopping = self.processes[failed[0]].returncode == Stopped.exit_code
+                deadline = time.monotonic() + (GRACE_SECONDS if stopping else PEER_SECONDS)
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            if all(p.poll() is not None for p in self.processes) and not selector.select(timeout=0):
+                break
+        for process in self.processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=PEER_SECONDS if deadline is None else 0.1)
+
+    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        rank, pending = key.data
+        chunk = key.fileobj.read(1 << 16)  # type: ignore[union-attr]
+        if chunk is None:
+            return
+        if not chunk:
+            selector.unregister(key.fileobj)
+            key.fileobj.close()  # type: ignore[union-attr]
+            return
+        pending += chunk
+        *lines, rest = bytes(pending).split(b"\n")
+        pending[:] = rest
+        for line in lines:
+            event = json.loads(line)
+            if "progress" not in event:
+                self.final[rank] = event
+            elif rank == 0:
+                self.build.report(*event["progress"])
+
+    def _drain(self, selector: selectors.BaseSelector) -> None:
+        for _ in range(100):
+            ready = selector.select(timeout=0) if selector.get_map() else []
+            if not ready:
+                return
+            for key, _ in ready:
+                self._read(selector, key)
+
+    def _stop(self, grace: float) -> None:
+        """SIGTERM to every rank that lives, then, after `grace` seconds, SIGKILL to its whole session."""
+        living = [process for process in self.processes if process.poll() is None]
+        if grace > 0:
+            for process in living:
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + grace
+            for process in living:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        for process in self.processes:  # the session may hold helpers that outlive the rank itself
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _outcome(self) -> Outcome:
+        codes = [process.returncode for process in self.processes]
+        if any(codes):
+            errors = [self.final[rank] for rank in sorted(self.final) if "error" in self.final[rank]]
+            errors.sort(key=lambda event: event["exit_code"] not in BY_EXIT_CODE)
+            if Stopped.exit_code in codes and not [e for e in errors if e["exit_code"] not in (4,)]:
+                raise Stopped(self._stopped_sentence())
+            if errors:
+                event = errors[0]
+                hint = "" if event["exit_code"] in BY_EXIT_CODE else f" (log: {self.logs})"
+                raise BY_EXIT_CODE.get(event["exit_code"], ClozeError)(event["error"] + hint)
+            rank = self.first_failed if self.first_failed is not None else next(r for r, code in enumerate(codes) if code)
+            raise ClozeError(
+                f"{self.job.stage} rank {rank} {ending(codes[rank])}; its output is in {self.logs / f'rank{rank}.log'}"
+            )
+        event = self.final.get(0, {})
+        if "outcome" not in event:
+            raise ClozeError(f"{self.job.stage} ended without a result; its output is in {self.logs / 'rank0.log'}")
+        self.build.counters.update(event["counters"])
+        return Outcome(**event["outcome"])
+
+    def _stopped_sentence(self) -> str:
+        told = [event["error"] for event in self.final.values() if event.get("exit_code") == Stopped.exit_code]
+        return told[0] if told else f"{self.job.stage} was stopped and saved a checkpoint; run again to go on"
+
+
+def rank_environments(execution: Execution, count: int) -> list[dict[str, str]]:
+    """What torch.distributed reads from the environment, for each of this machine's `count` ranks."""
+    host, _, port = execution.master.rpartition(":")
+    if port == "0":
+        if execution.nodes > 1:
+            raise UsageError(
+                f"master ({execution.master}) needs a port when nodes is {execution.nodes}; pass --master HOST:PORT"
+            )
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            port = str(probe.getsockname()[1])
+    return [
+        {
+            "RANK": str(execution.node_rank * count + rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(execution.nodes * count),
+            "LOCAL_WORLD_SIZE": str(count),
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port,
+        }
+        for rank in range(count)
+    ]

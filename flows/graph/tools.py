@@ -1,0 +1,19 @@
+"""Run a tool stage that writes no artifact (fill-mask) in a process of its own, and return its summary."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from flows.graph import stages
+from pipeline.core.stage import Build, Execution, parse_config
+
+
+def run_tool(name: str, values: Mapping[str, Any], inputs: Mapping[str, str]) -> dict[str, Any]:
+    """The summary of tool stage `name`; raises as a stage does."""
+    stage = stages.stage(name)
+    config = parse_config(stage.config, values, name)
+    with tempfile.TemporaryDirectory(prefix="cloze-") as directory:
+        build = Build(path=directory, inputs=dict(inputs), execution=Execution(), fingerprint="")
+        return stage.run(config, build).summary

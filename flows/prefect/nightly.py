@@ -1,0 +1,85 @@
+"""The nightly flow: fine-tune and evaluate the newest checkpoint of a run, finished or not.
+
+Everything is cached by fingerprint: a night on which no checkpoint has come does no work.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows.graph import plan, stages
+from flows.graph.run import RunParameters, Session, run_session
+from flows.prefect.full_run import in_task
+from pipeline.core import fingerprints
+from pipeline.core.errors import DataError
+from pipeline.core.stage import StageConfig
+
+CHECKPOINT_MARK = "checkpoint.json"
+
+
+def newest_checkpoint(run: Path) -> Path:
+    """The complete checkpoint that was written last in any pretraining of the run.
+
+    Raises:
+        DataError: there is none yet.
+    """
+    marks = sorted(
+        run.glob(f"pretrain-*/checkpoints/*/{CHECKPOINT_MARK}"), key=lambda mark: (mark.stat().st_mtime_ns, str(mark))
+    )
+    if not marks:
+        raise DataError(f"{run} has no checkpoint yet; start a pretraining with `cloze run`")
+    return marks[-1].parent
+
+
+@flow(name="nightly-evaluation", flow_run_name="{config}", persist_result=False)
+def nightly_evaluation(config: str = "demo", overrides: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Fine-tune and evaluate the newest checkpoint of a run, and record its metrics.
+
+    Args:
+        config: a preset's name, or the path of a YAML file on the worker's machine.
+        overrides: config values by dotted key, such as {"finetune.epochs": 1}.
+    """
+    session = NightlySession(config, overrides or {})
+    with session:
+        run_session(session, in_task)
+    return [plan.result_json(result) for result in session.results]
+
+
+class NightlySession(Session):
+    """A session whose plan is fine-tuning and evaluation of one checkpoint."""
+
+    def __init__(self, config: str, overrides: dict[str, Any]) -> None:
+        super().__init__(RunParameters(config=config, overrides=overrides))
+        checkpoint = newest_checkpoint(self.directory)
+        inputs = {"pretrain": str(checkpoint)}
+        corpus = next((step.artifact for step in self.steps if step.name == "corpus"), None)
+        finetune = self._step("finetune", self.config.sections["finetune"], inputs, corpus, {})
+        evaluate = self._step(
+            "evaluate",
+            self.config.sections["evaluate"],
+            {"finetune": finetune.artifact},
+            corpus,
+            {"finetune": finetune.fingerprint},
+        )
+        self.steps = [finetune, evaluate]
+
+    def _step(
+        self, name: str, config: StageConfig, inputs: dict[str, str], corpus: str | None, known: dict[str, str]
+    ) -> plan.Step:
+        stage = stages.stage(name)
+        if corpus and "corpus" in stage.optional_inputs:
+            inputs = {**inputs, "corpus": corpus}
+        parents = {key: known.get(key) or fingerprints.input_fingerprint(path) for key, path in inputs.items()}
+        fingerprint = stage.fingerprint(config, parents)
+        place = str(self.directory / "nightly" / f"{name}-{fingerprint[:12]}")
+        return plan.Step(
+            name=name, config=config, inputs=inputs, fingerprint=fingerprint, artifact=place,
+            cached=False, why="newest checkpoint", last_seconds=None,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    nightly_evaluation()

@@ -1,1 +1,0 @@
-"""Evaluation: a fine-tuned checkpoint and a labelled (or unlabelled) set -> metrics and a prediction file."""

@@ -1,0 +1,66 @@
+"""ALBERT (Lan et al., 2020): small embeddings projected up, parameters shared across layers, sentence order instead of NSP."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import nn
+
+from model.families.albert.config import AlbertConfig
+from model.families.bert import model as bert
+from model.families.bert.model import pooler
+from model.families.config import ModelConfig
+from model.families.pretraining import PretrainingModel
+from model.layers.embeddings import Embeddings
+from model.layers.encoder import Encoder
+from model.layers.encoder_layer import EncoderLayer
+from model.layers.heads import initialize
+from model.layers.shared import Shared
+
+__all__ = ["build", "pooler"]
+
+
+class GroupedEncoder(Encoder):
+    """An encoder whose layers are runs of a few that `groups` owns."""
+
+    def __init__(self, embeddings: Embeddings, groups: list[list[EncoderLayer]], repeats: int) -> None:
+        run = [Shared(layer) for group in groups for _ in range(repeats) for layer in group]
+        super().__init__(embeddings, run, nn.Identity())
+        self.groups = nn.ModuleList([nn.ModuleList(group) for group in groups])
+
+
+def build(config: ModelConfig) -> PretrainingModel:
+    """The model of the given sizes, initialised from torch's current random state."""
+    config = cast(AlbertConfig, config)
+    size = config.embedding_size
+    embeddings = Embeddings(
+        config.vocab_size,
+        size,
+        max_positions=config.max_position_embeddings,
+        segments=config.type_vocab_size,
+        norm=nn.LayerNorm(size, eps=config.layer_norm_eps),
+        dropout=config.hidden_dropout,
+        projection=nn.Linear(size, config.hidden_size),
+    )
+    model = PretrainingModel(
+        _encoder(config, embeddings),
+        bert.masked_lm(config, size),
+        pooler=pooler(config),
+        pair=nn.Linear(config.hidden_size, 2),
+    )
+    initialize(model, config.initializer_range)
+    return model
+
+
+def _encoder(config: AlbertConfig, embeddings: Embeddings) -> Encoder:
+    repeats = config.num_hidden_layers // config.num_hidden_groups
+    if config.shared == "all":
+        groups = [[bert.layer(config) for _ in range(config.inner_group_num)] for _ in range(config.num_hidden_groups)]
+        return GroupedEncoder(embeddings, groups, repeats)
+    layers = [bert.layer(config) for _ in range(config.num_hidden_layers)]
+    blocks = {"attention": ("attention", "attention_norm"), "feed-forward": ("feed_forward", "feed_forward_norm"), "none": ()}
+    for number, layer in enumerate(layers):
+        owner = layers[number - number % repeats]
+        for name in blocks[config.shared] if layer is not owner else ():
+            setattr(layer, name, Shared(getattr(owner, name)))
+    return Encoder(embeddings, layers, nn.Identity())

@@ -1,0 +1,51 @@
+"""Longformer's table: RoBERTa's, the global projections, and a window a layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from model.families.bert import hub as bert
+from model.families.key_map import KeyMap
+from model.families.roberta import hub as roberta
+
+LAYER = "longformer.encoder.layer.{n}.attention.self"
+GLOBAL_ROWS: list[bert.Row] = [
+    (f"encoder.layers.{{n}}.attention.global_{name}.{{p}}", f"{LAYER}.{name}_global.{{p}}")
+    for name in ("query", "key", "value")
+]
+
+
+def write(config: dict[str, Any]) -> dict[str, Any]:
+    return roberta.count_padding(config)
+
+
+def read(config: dict[str, Any]) -> dict[str, Any]:
+    """A list of equal windows, as transformers saves them, is one number."""
+    found = roberta.leave_padding({"attention_window": 512, "layer_norm_eps": 1e-12, **config})
+    windows = found["attention_window"]
+    if isinstance(windows, list):
+        found["attention_window"] = windows[0] if len(set(windows)) == 1 else tuple(windows)
+    return found
+
+
+HUB = replace(
+    roberta.HUB,
+    family="longformer",
+    model_type="longformer",
+    keys=KeyMap(bert.encoder_rows("longformer") + GLOBAL_ROWS + roberta.HEAD_ROWS),
+    fields={**roberta.HUB.fields, "attention_window": "attention_window"},
+    fixed={"tie_word_embeddings": True},
+    architectures={
+        frozenset({"masked_lm"}): "LongformerForMaskedLM",
+        frozenset({"classifier"}): "LongformerForSequenceClassification",
+    },
+    copies={
+        "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    ignored=frozenset({"longformer.embeddings.position_ids"}),
+    unused=("longformer.pooler.",),
+    write=write,
+    read=read,
+)

@@ -1,0 +1,87 @@
+"""Left to right: BERT's encoder in which no token sees what comes after it (Devlin et al., 2019, Table 5, "LTR & No NSP").
+
+The head is the masked-LM head, and names the next token. In fine-tuning, a sequence's vector is read at its last token, the
+only one that has seen all others; or, with `bilstm`, at the first state of a bidirectional LSTM over all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from model.families.bert import model as bert
+from model.families.config import ModelConfig
+from model.families.ltr.config import LtrConfig
+from model.layers.encoder import Encoder
+from model.layers.heads import MaskedLMHead, Pooler, initialize
+from model.layers.unmask import unmask
+
+
+class LeftToRight(nn.Module):
+    """A causal encoder and the head that names next tokens."""
+
+    pooler = None
+
+    def __init__(self, encoder: Encoder, lm: MaskedLMHead) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.lm = lm
+
+    def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The batch's masks are taken off first.
+
+        Returns:
+            `hidden` [B, L, D]; `lm_logits` [B, L, V].
+        """
+        hidden = self.encoder(unmask(batch), batch.get("attention_mask"), batch["token_type_ids"], batch.get("sequence_starts"))
+        return {"hidden": hidden, "lm_logits": self.lm(hidden, self.encoder.embeddings.word.weight)}
+
+
+class LastPooler(Pooler):
+    """A pooler on the last token's state."""
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return super().forward(_last(hidden, attention_mask))
+
+
+class LstmPooler(Pooler):
+    """A pooler on the first state of a bidirectional LSTM, which has read the row from both ends.
+
+    Args:
+        hidden_size: D; each direction has half of it.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size)
+        self.lstm = nn.LSTM(hidden_size, hidden_size // 2, batch_first=True, bidirectional=True)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        rows, length = hidden.shape[:2]
+        lengths = torch.full((rows,), length) if attention_mask is None else attention_mask.sum(dim=1).cpu()
+        packed = pack_padded_sequence(hidden.float(), lengths, batch_first=True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
+        return super().forward(states.to(hidden.dtype))
+
+
+def build(config: ModelConfig) -> LeftToRight:
+    """The model of the given sizes, initialised from torch's current random state."""
+    model = LeftToRight(bert.encoder(config, causal=True), bert.masked_lm(config))
+    initialize(model, config.initializer_range)
+    return model
+
+
+def pooler(config: ModelConfig) -> Pooler:
+    """What gives one vector a sequence in fine-tuning."""
+    return LstmPooler(config.hidden_size) if cast(LtrConfig, config).bilstm else LastPooler(config.hidden_size)
+
+
+def _last(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """The last token's state of every row: [B, L, D] to [B, 1, D]."""
+    if attention_mask is None:
+        return hidden[:, -1:]
+    last = attention_mask.sum(dim=1).clamp(min=1) - 1
+    return hidden[torch.arange(len(hidden), device=hidden.device), last].unsqueeze(1)

@@ -1,0 +1,27 @@
+"""The config of RoBERTa: no pair head, one segment. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from model.families.config import ModelConfig, Size
+
+
+class RobertaConfig(ModelConfig):
+    """Defaults are those of RoBERTa-base where Hugging Face's `RobertaConfig` has them.
+
+    `max_position_embeddings` counts the positions that a token can have; Hugging Face counts the padding's rows too
+    (514 for 512).
+    """
+
+    heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
+
+    family: Literal["roberta"] = "roberta"
+    type_vocab_size: Size = 1
+    pad_token_id: Annotated[int, Field(ge=0)] = 1
+
+    def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
+        return ("mlm",)

@@ -1,0 +1,49 @@
+"""RoBERTa's table: BERT's encoder under another name, the LM head and the classifier of transformers' RoBERTa."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from model.families.bert import hub as bert
+from model.families.key_map import KeyMap
+
+HEAD_ROWS: list[bert.Row] = [
+    ("masked_lm.dense.{p}", "lm_head.dense.{p}"),
+    ("masked_lm.norm.{p}", "lm_head.layer_norm.{p}"),
+    ("masked_lm.bias", "lm_head.bias"),
+    ("pooler.dense.{p}", "classifier.dense.{p}"),
+    ("classifier.{p}", "classifier.out_proj.{p}"),
+]
+DEFAULTS = {"max_position_embeddings": 512, "type_vocab_size": 2, "pad_token_id": 1}  # of transformers' `RobertaConfig`
+
+
+def count_padding(config: dict[str, Any]) -> dict[str, Any]:
+    """transformers counts the rows up to the padding's as positions."""
+    return {**config, "max_position_embeddings": config["max_position_embeddings"] + config["pad_token_id"] + 1}
+
+
+def leave_padding(config: dict[str, Any]) -> dict[str, Any]:
+    whole = {**DEFAULTS, **config}
+    return {**whole, "max_position_embeddings": whole["max_position_embeddings"] - whole["pad_token_id"] - 1}
+
+
+HUB = replace(
+    bert.HUB,
+    family="roberta",
+    model_type="roberta",
+    keys=KeyMap(bert.encoder_rows("roberta") + HEAD_ROWS),
+    fixed={"is_decoder": False, "tie_word_embeddings": True},
+    architectures={
+        frozenset({"masked_lm"}): "RobertaForMaskedLM",
+        frozenset({"classifier"}): "RobertaForSequenceClassification",
+    },
+    copies={
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    ignored=frozenset({"roberta.embeddings.position_ids"}),
+    unused=("roberta.pooler.",),
+    write=count_padding,
+    read=leave_padding,
+)

@@ -1,0 +1,27 @@
+"""Stage export: a checkpoint in; a Hugging Face directory out, after the check that it says the same.
+
+Files: `config.json`, `model.safetensors`, the tokenizer's, `README.md` (a model card). transformers' `AutoTokenizer` and
+`AutoModelForPreTraining`, `AutoModelForMaskedLM`, or `AutoModelForSequenceClassification` of a fine-tuned checkpoint, open it.
+
+The command line imports this module at every start; torch comes in when the stage runs.
+"""
+
+from __future__ import annotations
+
+from pipeline.core.stage import Build, Outcome, Stage, StageConfig
+
+VERSION = 1
+
+
+class ExportConfig(StageConfig):
+    """There is nothing to choose: the checkpoint says it all."""
+
+
+def run(config: ExportConfig, build: Build) -> Outcome:
+    """Export and check; see `model.hub.write.export`."""
+    from model.hub.write import export
+
+    return export(build)
+
+
+STAGE = Stage(name="export", version=VERSION, config=ExportConfig, run=run, inputs=("checkpoint",))

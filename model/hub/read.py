@@ -1,0 +1,180 @@
+"""From a Hugging Face directory to a checkpoint that every stage reads."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model import checkpoint
+from model.checkpoint import CONFIG, PICKLES, WEIGHTS
+from model.families.config import ModelConfig
+from model.families.table import build, is_backbone, restore, restore_backbone
+from model.hub.import_stage import CONVERSIONS
+from model.hub.table import hub_of, hub_of_config
+from pipeline import tokenizer
+from pipeline.core import storage
+from pipeline.core.errors import DataError, UsageError
+from pipeline.core.worker import load
+
+INDEX = WEIGHTS + ".index.json"  # of weights that are cut into several files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A Hugging Face directory in our terms; the fields are those of a checkpoint.
+
+    Attributes:
+        fresh: parameters of pretraining heads that the directory lacks; they have their first random values.
+        left_out: parameters of the directory that the family has no use for.
+    """
+
+    model: ModelConfig
+    heads: Mapping[str, Any]
+    task: Mapping[str, Any] | None
+    state: dict[str, Tensor] = field(repr=False)
+    fresh: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def import_directory(
+    directory: str, out: str, *, family: str | None = None, positions: int | None = None, trust_pickle: bool = False
+) -> Imported:
+    """Write the checkpoint `out` from the Hugging Face directory `directory`, tokenizer included.
+
+    Args:
+        family: what it becomes; None: the family of its `model_type`.
+        positions: the longest L, for a family that can be made longer.
+        trust_pickle: read weights from a pickle, with `weights_only=True`, where there is no safetensors file.
+
+    Raises:
+        DataError: a file is missing or damaged, the weights are a pickle, or the model is none of ours.
+        UsageError: the directory's model cannot become one of `family`.
+    """
+    found = read_directory(directory, family=family, positions=positions, trust_pickle=trust_pickle)
+    fits = restore_backbone if "classifier" in found.heads else restore
+    fits(found.model, found.state)  # the shapes fit, and nothing is missing
+    pieces = tokenizer.load(directory)
+    if pieces.vocab_size > found.model.vocab_size:
+        raise DataError(
+            f"{directory} has a tokenizer of {pieces.vocab_size:,} pieces and an embedding of {found.model.vocab_size:,}; use"
+            " the tokenizer that the model was trained with"
+        )
+    checkpoint.save_weights(out, model=found.model, state=found.state, tokenizer=pieces, heads=found.heads, task=found.task)
+    checkpoint.complete(out)
+    return found
+
+
+def read_directory(
+    directory: str, *, family: str | None = None, positions: int | None = None, trust_pickle: bool = False
+) -> Imported:
+    """Config and weights of a Hugging Face directory, under our names, in fp32.
+
+    Args and Raises: as for `import_directory`, but for shapes.
+    """
+    name = storage.join(directory, CONFIG)
+    config = _read_json(name)
+    hub = hub_of_config(config, name)
+    convert = None
+    if family is not None and family != hub.family:
+        convert = CONVERSIONS.get((hub.family, family))
+        if convert is None and hub_of(family).model_type != hub.model_type:
+            known = sorted({hub.family, *(new for old, new in CONVERSIONS if old == hub.family)})
+            raise UsageError(f"as ({family}) is nothing that a {hub.family} model can become; choose from {', '.join(known)}")
+        hub = hub if convert else hub_of(family)
+    model = hub.from_config(config, name)
+    state = hub.from_state(_read_weights(directory, trust_pickle), directory)
+    if convert is not None:
+        model, state = load(convert)(model, state, positions or model.max_position_embeddings)
+    elif positions is not None and positions != model.max_position_embeddings:
+        raise UsageError(f"positions ({positions}) can be chosen where a model becomes another (--as longformer); leave it out")
+    if "classifier.weight" not in state and "classifier.bias" not in state:
+        return complete(model, state)
+    for parameter in ("classifier.weight", "classifier.bias"):
+        if parameter not in state:
+            raise DataError(f"{directory} lacks {parameter}; use a complete Hugging Face directory")
+    count = state["classifier.bias"].shape[0]
+    kept = {key: tensor for key, tensor in state.items() if is_backbone(key) or key.startswith("classifier.")}
+    left = tuple(sorted(state.keys() - kept.keys()))
+    heads = {"classifier": {"num_labels": count}}
+    return Imported(model=model, heads=heads, task=_task(config, count, name), state=kept, left_out=left)
+
+
+def complete(model: ModelConfig, state: dict[str, Tensor]) -> Imported:
+    """A pretraining checkpoint: heads that `state` lacks begin anew, those of other families stay behind.
+
+    Raises:
+        DataError: a head is there in part.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        own = build(model).state_dict()
+    fresh = {name: tensor for name, tensor in own.items() if name not in state and not name.startswith("encoder.")}
+    there = {name.split(".", 1)[0] for name in state}
+    halved = sorted(name for name in fresh if name.split(".", 1)[0] in there)
+    if halved:
+        raise DataError(f"the weights lack {halved[0]}, a part of what is there; use a complete Hugging Face directory")
+    left = tuple(sorted(name for name in state if name not in own and not name.startswith("encoder.")))
+    kept = {name: tensor for name, tensor in state.items() if name not in left}
+    return Imported(
+        model=model, heads=model.heads, task=None, state={**kept, **fresh}, fresh=tuple(sorted(fresh)), left_out=left
+    )
+
+
+def _task(config: Mapping[str, Any], count: int, where: str) -> dict[str, Any]:
+    """The task that our own export wrote down; of another's model, its labels."""
+    if "cloze_task" in config:
+        return dict(config["cloze_task"])
+    names = config.get("id2label") or {str(number): f"LABEL_{number}" for number in range(count)}
+    if sorted(names) != sorted(str(number) for number in range(count)):
+        raise DataError(f"{where} names {len(names)} labels in id2label, the classifier has {count}; correct id2label")
+    return {"name": "imported", "labels": [str(names[str(number)]) for number in range(count)]}
+
+
+def _read_weights(directory: str, trust_pickle: bool) -> dict[str, Tensor]:
+    if storage.exists(storage.join(directory, WEIGHTS)):
+        return checkpoint.read_tensors(storage.join(directory, WEIGHTS))
+    index = storage.join(directory, INDEX)
+    if storage.exists(index):
+        weight_map = _read_json(index).get("weight_map")
+        files = sorted({str(file) for file in weight_map.values()}) if isinstance(weight_map, dict) else []
+        bad = [file for file in files if "/" in file or "\\" in file]
+        if bad or not files:
+            raise DataError(f"{index} names {bad[0] if bad else 'no files'}; it must name files beside it")
+        return {key: value for file in files for key, value in checkpoint.read_tensors(storage.join(directory, file)).items()}
+    pickles = [file for file in storage.list_files(directory) if file.endswith(PICKLES)]
+    if pickles and trust_pickle:
+        return _read_pickle(storage.join(directory, pickles[0]))
+    if pickles:
+        raise DataError(
+            f"{storage.join(directory, pickles[0])} is a pickle, which can run code when it is read; convert it to safetensors"
+            " where it comes from, or say --trust-pickle, which reads tensors alone"
+        )
+    raise DataError(f"{directory} has no {WEIGHTS}; use a complete Hugging Face directory")
+
+
+def _read_pickle(path: str) -> dict[str, Tensor]:
+    """Tensors out of a pickle by torch's restricted reader, which runs no code that the file names."""
+    try:
+        with storage.open_input(path) as handle:
+            content = torch.load(io.BytesIO(handle.read()), map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever the restricted reader meets
+        raise DataError(f"{path} holds more than tensors, or is damaged ({type(error).__name__}); use safetensors") from error
+    if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
+        raise DataError(f"{path} is no table of tensors; use the model's weights file")
+    return content
+
+
+def _read_json(path: str) -> dict[str, Any]:
+    try:
+        content = json.loads(storage.read_text(path))
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON ({error}); use a complete Hugging Face directory") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} holds no JSON object; use a complete Hugging Face directory")
+    return content

@@ -1,0 +1,28 @@
+"""Stage evaluate: a fine-tuned checkpoint and a set in its task's format in; metrics and predictions out.
+
+Files: `metrics.json` (metrics, their bootstrap interval, confusion matrix, class counts), `predictions.tsv`.
+
+The command line imports this module at every start; torch comes in when the stage runs.
+"""
+
+from __future__ import annotations
+
+from model.tasks.evaluate_config import VERSION, EvaluateConfig
+from pipeline.core.stage import Build, Outcome, Stage
+
+
+def run(config: EvaluateConfig, build: Build) -> Outcome:
+    """Evaluate; see `model.tasks.evaluate.evaluate`."""
+    from model.tasks.evaluate import evaluate
+
+    return evaluate(config, build)
+
+
+STAGE = Stage(
+    name="evaluate",
+    version=VERSION,
+    config=EvaluateConfig,
+    run=run,
+    inputs=("finetune",),
+    optional_inputs=("corpus",),
+)

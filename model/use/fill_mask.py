@@ -1,0 +1,29 @@
+"""Stage fill-mask: a checkpoint and texts in; for each [MASK] the likeliest pieces out. It writes no files.
+
+The command line imports this module at every start; torch comes in when the stage runs.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from pipeline.core.stage import Build, Outcome, Stage, StageConfig
+
+VERSION = 1
+
+
+class FillMaskConfig(StageConfig):
+    """Texts with at least one mask token each (`[MASK]`, or as the tokenizer calls it), and how many answers to give."""
+
+    texts: tuple[str, ...] = Field(min_length=1)
+    top_k: int = Field(default=5, ge=1)
+
+
+def run(config: FillMaskConfig, build: Build) -> Outcome:
+    """Fill the masks; see `model.use.masks.fill`."""
+    from model.use.masks import fill
+
+    return Outcome(summary={"predictions": fill(build.inputs["checkpoint"], config.texts, config.top_k)})
+
+
+STAGE = Stage(name="fill-mask", version=VERSION, config=FillMaskConfig, run=run, inputs=("checkpoint",))

@@ -1,0 +1,90 @@
+"""Fingerprints of inputs that are no artifacts: the sha256 of their files, remembered by size and mtime.
+
+The memory is a small SQLite file in the user's cache directory; without a writable one the files are read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pipeline.core import artifact, storage
+from pipeline.core.errors import DataError
+
+
+def cache_directory() -> Path:
+    """`$XDG_CACHE_HOME/cloze`, by default `~/.cache/cloze`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloze"
+
+
+@contextlib.contextmanager
+def _memory() -> Iterator[sqlite3.Connection]:
+    try:
+        directory = cache_directory()
+        directory.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(directory / "file-hashes.sqlite", timeout=10)
+        connection.execute("CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, size INT, mtime INT, sha256 TEXT)")
+    except (OSError, sqlite3.Error):
+        connection = sqlite3.connect(":memory:")
+        connection.execute("CREATE TABLE hashes (path TEXT PRIMARY KEY, size INT, mtime INT, sha256 TEXT)")
+    try:
+        yield connection
+        with contextlib.suppress(sqlite3.Error):  # a full or read-only home costs only the memory
+            connection.commit()
+    finally:
+        connection.close()
+
+
+def file_hashes(paths: Iterable[str]) -> dict[str, str]:
+    """The sha256 of each file, read only where size or mtime changed since the last time."""
+    hashes = {}
+    with _memory() as memory:
+        for path in paths:
+            if not storage.is_local(path):
+                hashes[path] = storage.sha256(path)[0]
+                continue
+            absolute = storage.readable(os.path.abspath(path))
+            try:
+                stat = os.stat(path)
+            except OSError as error:
+                raise DataError(f"{path} cannot be read ({error.strerror}); check the path") from error
+            known = memory.execute("SELECT size, mtime, sha256 FROM hashes WHERE path = ?", (absolute,)).fetchone()
+            if known and known[:2] == (stat.st_size, stat.st_mtime_ns):
+                hashes[path] = known[2]
+                continue
+            hashes[path] = storage.sha256(path)[0]
+            row = (absolute, stat.st_size, stat.st_mtime_ns, hashes[path])
+            with contextlib.suppress(sqlite3.Error):
+                memory.execute("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)", row)
+    return hashes
+
+
+def combine(named: Iterable[tuple[str, str]]) -> str:
+    """One hash over (name, hash) pairs, whatever their order."""
+    digest = hashlib.sha256()
+    for name, value in sorted(named):
+        digest.update(f"{name}\0{value}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def input_fingerprint(path: str) -> str:
+    """The fingerprint of a stage's input: an artifact's own, else that of the file or of all files below the directory.
+
+    Raises:
+        DataError: nothing is at `path`, or the directory is empty.
+    """
+    if artifact.is_artifact(path):
+        return artifact.read_manifest(path).fingerprint
+    if not storage.exists(path):
+        raise DataError(f"{path} does not exist; check the path")
+    if not storage.is_dir(path):
+        return file_hashes([path])[path]
+    names = [name for name in storage.list_files(path) if not any(p.startswith("_") for p in name.split("/"))]
+    if not names:
+        raise DataError(f"{path} is an empty directory; point to one that holds data")
+    hashes = file_hashes(storage.join(path, name) for name in names)
+    return combine((name, hashes[storage.join(path, name)]) for name in names)

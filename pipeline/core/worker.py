@@ -1,0 +1,115 @@
+"""A stage in a process of its own: the job file that goes in, the events that come out.
+
+Heavy stages run as `python -m pipeline.worker JOB` or `python -m model.worker JOB`, so that a kill takes the
+whole stage, its memory goes back to the system, and its libraries' chatter goes to a log file. The worker
+writes one JSON object a line to the file descriptor in `CLOZE_EVENTS_FD`:
+
+    {"progress": [done, total, unit, figures]}    any number of times
+    {"outcome": {...}, "counters": {...}}         once, last, if it ended well
+    {"error": sentence, "exit_code": n}           once, last, if it did not
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import storage, system_errors
+from pipeline.core.errors import ClozeError
+from pipeline.core.fingerprints import cache_directory
+from pipeline.core.processes import die_with_parent
+from pipeline.core.stage import Build, Execution, Outcome, Stage
+
+EVENTS_FD = "CLOZE_EVENTS_FD"
+LOGS = "_logs"  # in the artifact's directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One stage to run: what `Stage.run` needs, as JSON."""
+
+    stage: str
+    config: dict[str, Any]
+    path: str
+    inputs: dict[str, str]
+    execution: dict[str, Any]
+    fingerprint: str
+
+    def write(self, path: str) -> None:
+        storage.write_bytes(path, json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def read(cls, path: str) -> Job:
+        return cls(**json.loads(storage.read_text(path)))
+
+
+class Events:
+    """The worker's end of the pipe; silent where nobody listens."""
+
+    def __init__(self) -> None:
+        number = os.environ.get(EVENTS_FD)
+        self._stream = os.fdopen(int(number), "w", encoding="utf-8", buffering=1) if number else None
+
+    def send(self, event: Mapping[str, Any]) -> None:
+        if self._stream is not None:
+            self._stream.write(json.dumps(event) + "\n")
+
+    def report(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        self.send({"progress": [done, total, unit, dict(figures)]})
+
+
+def local_directory(path: str) -> Path:
+    """`path` if it is local, else a directory of ours for what cannot live on an object store (logs)."""
+    if storage.is_local(path):
+        return Path(storage.filesystem(path)[1])
+    return cache_directory() / "remote" / path.replace("://", "/").strip("/")
+
+
+def load(reference: str) -> Any:
+    """The object that `module:name` refers to."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def run(job: Job, stages: Mapping[str, str], events: Events) -> tuple[Outcome, Counter[str]]:
+    """Run the job's stage in this process. `stages` maps names to `module:STAGE`."""
+    stage: Stage = load(stages[job.stage])
+    build = Build(
+        path=job.path,
+        inputs=job.inputs,
+        execution=Execution.model_validate(job.execution),
+        fingerprint=job.fingerprint,
+        report=events.report,
+    )
+    with build.cleanup:
+        return stage.run(stage.config.model_validate(job.config), build), build.counters
+
+
+def main(stages: Mapping[str, str]) -> int:
+    """The whole of a worker's `__main__`: run the job file in `sys.argv[1]`, tell how it ended, return the exit code."""
+    die_with_parent()
+    events = Events()
+    try:
+        outcome, counters = run(Job.read(sys.argv[1]), stages, events)
+    except ClozeError as error:
+        traceback.print_exc()
+        events.send({"error": str(error), "exit_code": error.exit_code})
+        return error.exit_code
+    except OSError as error:
+        traceback.print_exc()
+        events.send({"error": system_errors.os_sentence(error, "input or output") + " and run again", "exit_code": 1})
+        return 1
+    except Exception as error:
+        traceback.print_exc()
+        events.send({"error": f"{type(error).__name__}: {error}", "exit_code": 1})
+        return 1
+    events.send({"outcome": asdict(outcome), "counters": dict(counters)})
+    return 0

@@ -1,0 +1,181 @@
+"""From what the corpus stage counted to the card's content: one JSON object, the same bytes for the same corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up
+from pipeline.corpus.dedup.signatures import jaccard
+from pipeline.corpus.parts import joined
+from pipeline.corpus.write import taken
+from pipeline.dataset import schema
+
+if TYPE_CHECKING:
+    from pipeline.corpus.dedup.plan import Plan
+    from pipeline.corpus.sources import Part
+    from pipeline.corpus.stage import CorpusConfig
+
+FORMAT = 1
+EXAMPLES = 3  # of each reason
+EXCERPT = 400  # characters
+
+
+def collect(
+    config: CorpusConfig,
+    parts: Sequence[Part],
+    results: Sequence[Mapping[str, Any]],
+    placed: Plan,
+    written: Sequence[Mapping[str, Any]],
+    counters: Mapping[str, int],
+    paths: tuple[str, ...],
+) -> dict[str, Any]:
+    """The content of `card.json`.
+
+    Args:
+        config: of the stage.
+        parts: what was read.
+        results: what `ReadSplit` gave for each part.
+        placed: the plan.
+        written: what `WriteShard` gave for each shard.
+        counters: the stage's.
+        paths: the parts' files without their endings.
+    """
+    kept = add_up(written)
+    sources = _sources(parts, results, placed, kept["sources"])
+    totals = {
+        name: sum(source[name] for source in sources) for name in ("documents", "sentences", "words", "characters", "bytes")
+    }
+    sampled = sum(kept["languages"].values())
+    return {
+        "format": FORMAT,
+        "totals": {
+            **totals,
+            "read_documents": counters.get("read/documents", 0),
+            "read_bytes": counters.get("read/bytes", 0),
+            "heldout_documents": placed.heldout,
+            "heldout_share": round(placed.heldout / max(1, totals["documents"]), 6),
+            "shards": placed.shards,
+        },
+        "sources": sources,
+        "histograms": {
+            "document_words": {"limits": list(DOCUMENT_BINS), "counts": kept["documents"]},
+            "sentence_words": {"limits": list(SENTENCE_BINS), "counts": kept["sentences"]},
+        },
+        "dropped": _most_first(counters, "dropped/"),
+        "dropped_lines": _most_first(counters, "dropped_lines/"),
+        "dropped_files": _most_first(counters, "dropped_files/"),
+        "quarantined": _most_first(counters, "quarantined/"),
+        "examples": _examples(results),
+        "duplicates": _duplicates(config, parts, placed, paths),
+        "decontamination": _decontamination(config, results, counters),
+        "languages": {
+            "sampled": sampled,
+            "shares": {language: round(count / sampled, 4) for language, count in kept["languages"].items()},
+        },
+        "samples": kept["samples"],
+        "settings": config.model_dump(mode="json", exclude=set(config.path_fields())),
+    }
+
+
+def _most_first(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
+    found = [(name.removeprefix(prefix), count) for name, count in counters.items() if name.startswith(prefix) and count]
+    return dict(sorted(found, key=lambda pair: (-pair[1], pair[0])))
+
+
+def _sources(
+    parts: Sequence[Part], results: Sequence[Mapping[str, Any]], placed: Plan, kept: Mapping[str, Mapping[str, int]]
+) -> list[dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    files: dict[str, set[str]] = {}
+    for part, result in zip(parts, results, strict=True):
+        kind = part.split.kind
+        row = rows.setdefault(
+            kind, {"kind": kind, "files": 0, "read_documents": 0, "read_bytes": 0, "dropped_reading": 0, "copies": 0}
+        )
+        files.setdefault(kind, set()).add(part.split.name)
+        row["read_documents"] += result["counters"].get("read/documents", 0)
+        row["read_bytes"] += result["counters"].get("read/bytes", 0)
+        row["dropped_reading"] += sum(count for name, count in result["counters"].items() if name.startswith("dropped/"))
+    for (copy, _, _), count in placed.pairs.items():
+        rows[parts[copy].split.kind]["copies"] += count
+    nothing = dict.fromkeys(("documents", "sentences", "words", "characters", "bytes"), 0)
+    return [{**row, "files": len(files[kind]), **kept.get(kind, nothing)} for kind, row in sorted(rows.items())]
+
+
+def _examples(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The first few of each reason by their hashes, over all parts."""
+    found: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
+    for result in results:
+        for scope, reason, rank, title, text in result["examples"]:
+            found.setdefault((scope, reason), []).append((rank, title, text))
+    return [
+        {"scope": scope, "reason": reason, "title": title, "text": text}
+        for (scope, reason), examples in sorted(found.items())
+        for _, title, text in sorted(examples)[:EXAMPLES]
+    ]
+
+
+def _duplicates(config: CorpusConfig, parts: Sequence[Part], placed: Plan, paths: tuple[str, ...]) -> dict[str, Any]:
+    minhash = config.minhash()
+    between: dict[tuple[str, str], int] = {}
+    for (copy, of, _), count in placed.pairs.items():
+        kinds = parts[copy].split.kind, parts[of].split.kind
+        between[kinds] = between.get(kinds, 0) + count
+    return {
+        "method": config.dedup,
+        "bands": config.dedup_bands,
+        "rows": config.dedup_rows,
+        "ngram": config.dedup_ngram,
+        "similarity": config.dedup_similarity,
+        "half_found_at": round(minhash.threshold, 3) if minhash else None,
+        "exact": placed.dropped.get("exact_duplicate", 0),
+        "near": placed.dropped.get("near_duplicate", 0),
+        "same_id": placed.dropped.get("duplicate_id", 0),
+        "groups": placed.groups,
+        "largest": placed.largest,
+        "between": [{"copy": copy, "of": of, "documents": count} for (copy, of), count in sorted(between.items())],
+        "pairs": _pairs(config, placed, paths),
+    }
+
+
+def _pairs(config: CorpusConfig, placed: Plan, paths: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Examples of copies beside what stays for them, with the similarity of the texts themselves."""
+    pairs = []
+    for reason, copy, of in placed.chosen:
+        places = [np.array(values, dtype=np.int32) for values in zip(copy, of, strict=True)]
+        texts = []
+        shown = []
+        for document in taken(paths, schema.CORPUS, *places).to_pylist():
+            texts.append(joined(document["sentences"], document["paragraphs"]))
+            shown.append(
+                {
+                    "id": document["id"],
+                    "title": document["title"],
+                    "split": document["split"],
+                    "characters": len(texts[-1]),
+                    "text": texts[-1][:EXCERPT],
+                }
+            )
+        similarity = round(jaccard(texts[0], texts[1], config.dedup_ngram), 3)
+        pairs.append({"reason": reason, "similarity": similarity, "copy": shown[0], "kept": shown[1]})
+    return pairs
+
+
+def _decontamination(config: CorpusConfig, results: Sequence[Mapping[str, Any]], counters: Mapping[str, int]) -> dict[str, Any]:
+    tasks = {name: 0 for name, _ in config.task_files()} if config.decontaminate else {}
+    for result in results:
+        for name, count in result["tasks"].items():
+            tasks[name] = tasks.get(name, 0) + count
+    return {
+        "words": config.decontaminate_words,
+        "minimum_words": config.decontaminate_minimum_words,
+        "unit": config.decontaminate_unit,
+        "documents": counters.get("dropped/contaminated", 0),
+        "paragraphs": counters.get("dropped_lines/contaminated", 0),
+        "tasks": [
+            {"name": name, "documents": count} for name, count in sorted(tasks.items(), key=lambda pair: (-pair[1], pair[0]))
+        ],
+    }

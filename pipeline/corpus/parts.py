@@ -1,0 +1,208 @@
+"""Corpus stage: the scratch files between reading and writing.
+
+    parts/NAME.arrow            the split's documents, schema CORPUS, in runs: up to some 32 MB of text, sorted by place
+    parts/NAME.refs.arrow       for each document, in the same order, what is needed to find copies and to place it
+    parts/NAME.rejected.arrow   with `keep_rejected`: what reading dropped, in runs sorted by place
+
+A document's *place* is a hash of its key. Shard `s` of `S` takes the places from s/S to (s+1)/S, so what one shard takes from a run
+lies together: it is read at one go, from a disk or from an object store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.core import random_keys, storage
+from pipeline.core.errors import DataError
+from pipeline.corpus.dedup.signatures import MinHash
+from pipeline.corpus.document import Document
+
+RUN_BYTES = 32 << 20
+BATCH_BYTES = 1 << 20
+CHUNK_DOCUMENTS = 1 << 10
+
+I64 = npt.NDArray[np.int64]
+
+REJECTED = pa.schema(
+    [
+        pa.field("key", pa.uint64(), nullable=False),  # of the document
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("title", pa.string(), nullable=False),
+        pa.field("scope", pa.string(), nullable=False),  # document, or line: a line, paragraph or sentence taken out of it
+        pa.field("step", pa.string(), nullable=False),  # which dropped it
+        pa.field("reason", pa.string(), nullable=False),  # as in the counters
+        pa.field(
+            "detail", pa.string(), nullable=False
+        ),  # of a copy the id of the one that stays; of contamination the task's words
+        pa.field("text", pa.string(), nullable=False),
+    ],
+    metadata={"cloze.rejected": "1"},
+)
+
+
+def references_schema(minhash: MinHash | None, verified: bool) -> pa.Schema:
+    """What is known of each document of a part; a column is read at a time."""
+    fields = [
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("characters", pa.uint32(), nullable=False),
+        pa.field("bytes", pa.uint32(), nullable=False),
+        pa.field("heldout", pa.bool_(), nullable=False),
+        pa.field("exact_high", pa.uint64(), nullable=False),
+        pa.field("exact_low", pa.uint64(), nullable=False),
+    ]
+    if minhash is not None:
+        fields += [pa.field(f"band_{band:02d}", pa.uint64(), nullable=False) for band in range(minhash.bands)]
+        if verified:
+            fields.append(pa.field("sketch", pa.binary(minhash.minima), nullable=False))
+    return pa.schema(fields)
+
+
+def place(key: npt.ArrayLike) -> random_keys.U64:
+    """uint64: where in the corpus the documents of these keys stand."""
+    return random_keys.derive(0x504C414345, key)
+
+
+def shard_of(places: random_keys.U64, shards: int) -> I64:
+    """int64: the number of the shard that each place is in."""
+    return random_keys.below(places, shards).astype(np.int64)
+
+
+def compact(array: pa.Array) -> pa.Array:
+    """The same values in buffers that hold nothing else, so that a file's bytes follow from the values alone."""
+    kind = array.type
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+        array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+    if pa.types.is_list(kind):
+        offsets = array.offsets.to_numpy().astype(np.int32)
+        values = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        return pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), compact(values), type=kind)
+    if pa.types.is_string(kind):
+        ends = (
+            np.frombuffer(array.buffers()[1], dtype=np.int32, count=len(array) + 1, offset=4 * array.offset)
+            if len(array)
+            else np.zeros(1, np.int32)
+        )
+        data = array.buffers()[2]
+        held = memoryview(data)[int(ends[0]) : int(ends[-1])] if data is not None else b""
+        return pa.StringArray.from_buffers(
+            len(array), pa.py_buffer((ends - ends[0]).astype(np.int32)), pa.py_buffer(bytes(held))
+        )
+    return pa.array(array.to_numpy(zero_copy_only=False).copy(), kind)
+
+
+def compact_batch(table: pa.Table, arrow_schema: pa.Schema) -> pa.RecordBatch:
+    """The table as one record batch of `compact` columns."""
+    columns = [compact(table[field.name]) for field in arrow_schema]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema)
+
+
+class Runs:
+    """Rows on their way into a part: gathered, sorted by place within a run, and cut into batches.
+
+    `add` and `close` give the batches that are ready.
+    """
+
+    def __init__(self, arrow_schema: pa.Schema, run_bytes: int = RUN_BYTES) -> None:
+        self.schema, self.run_bytes = arrow_schema, run_bytes
+        self._rows: list[dict[str, Any]] = []
+        self._chunks: list[pa.RecordBatch] = []
+        self._size = self._pending = 0
+
+    def add(self, row: dict[str, Any], size: int) -> Iterator[pa.RecordBatch]:
+        """Args: size: of its text, in bytes."""
+        self._rows.append(row)
+        self._pending += size
+        if self._pending >= BATCH_BYTES or len(self._rows) >= CHUNK_DOCUMENTS:
+            self._pack()
+        if self._size >= self.run_bytes:
+            yield from self._flush()
+
+    def close(self) -> Iterator[pa.RecordBatch]:
+        """The rest."""
+        self._pack()
+        yield from self._flush()
+
+    def _pack(self) -> None:
+        if self._rows:
+            columns = [pa.array([row[field.name] for row in self._rows], field.type) for field in self.schema]
+            self._chunks.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        self._size += self._pending
+        self._rows, self._pending = [], 0
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        chunks, self._chunks = self._chunks, []
+        size, self._size = self._size, 0
+        if not chunks:
+            return
+        key = np.concatenate([chunk["key"].to_numpy() for chunk in chunks])
+        order = np.argsort(place(key), kind="stable")
+        table = pa.Table.from_batches(chunks).combine_chunks()
+        del chunks
+        rows = max(1, int(len(order) * BATCH_BYTES / max(size, 1)))
+        for begin in range(0, len(order), rows):
+            chosen = order[begin : begin + rows]
+            yield compact_batch(table.take(pa.array(chosen)), self.schema)
+
+
+class PartFile:
+    """A part, read a batch at a time: mapped from a local disk, by ranges from elsewhere."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            fs, inner = storage.filesystem(path)
+            if storage.is_local(path):
+                self._source: Any = pa.memory_map(inner)
+            else:
+                self._source = pa.PythonFile(fs.open(inner, "rb", cache_type="none"), mode="r")
+            self._reader = pa.ipc.open_file(self._source)
+        except FileNotFoundError as error:
+            raise DataError(f"{path} does not exist; run the stage again") from error
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{path} is damaged ({str(error).splitlines()[0]}); remove the directory and run the stage again"
+            ) from error
+        self.batches: int = self._reader.num_record_batches
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        return self._reader.get_batch(number)
+
+    def close(self) -> None:
+        self._source.close()
+
+    def __enter__(self) -> PartFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def mended(text: str) -> str:
+    """The text with lone surrogates, which no UTF-8 has, replaced by U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def well_formed(document: Document) -> Document:
+    """The document with `mended` names and text, so that it can be written."""
+    fields = (document.id, document.title, *document.paragraphs)
+    if all(text.isascii() or mended(text) is text for text in fields):
+        return document
+    paragraphs = tuple(map(mended, document.paragraphs))
+    return replace(document, id=mended(document.id), title=mended(document.title), paragraphs=paragraphs)
+
+
+def joined(sentences: Iterable[str], starts: Iterable[int]) -> str:
+    """A stored document's text: a space between sentences, a line break between paragraphs."""
+    opening = set(starts) - {0}
+    return "".join(f"\n{text}" if at in opening else f" {text}" if at else text for at, text in enumerate(sentences))

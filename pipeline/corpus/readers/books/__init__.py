@@ -1,0 +1,1 @@
+"""Books as plain text, EPUB and TEI; a document is a chapter."""

@@ -1,0 +1,123 @@
+"""What Project Gutenberg puts around a book: found and taken away, in the wordings that it has had since 1971.
+
+Three kinds of line bound a book. Since about 2003 `*** START OF THE PROJECT GUTENBERG EBOOK` and its `END`; from 1992 on the "small print", a licence
+between `***START**THE SMALL PRINT!` and `*END*THE SMALL PRINT!`, usually before the book and sometimes after it; and at all times a last line
+such as `End of the Project Gutenberg Etext of`, in the language of the book. A file may hold several books, each in a frame of its own, and
+one that was posted again has a new frame around the old one.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pipeline.corpus.readers.base import Tally
+
+_PROJECT = r"PROJE[CK]T[ -]?GUTENBERG"
+_OPENING = rf"(?:START|BEGIN|BEGINN|ANFANG|DÉBUT|DEBUT|INICIO|INÍCIO|COMIENZO|INIZIO|ALKU)\b[^*\n]{{0,40}}{_PROJECT}"
+_ENDING = r"(?:end|ende|fin|fine|fim|final|einde|slut|slutt|koniec|konec|kraj|vége|loppu|конец|кінець|τέλος)"
+_FLAGS = re.MULTILINE | re.IGNORECASE
+
+# A book begins after one of these.
+_HEAD = re.compile(
+    rf"^.{{0,4}}\*{{2,3}} ?{_OPENING}.*?$(?:\n.*\*{{3}} *$)?"
+    rf"|^.{{0,4}}\*{{2,3}} ?START OF THE COPYRIGHTED {_PROJECT}.*$"
+    r"|^\W{0,5}END\W{0,4}(?:OF )?(?:THE )?SMALL PRINT.*$(?:\n[^\n]{0,60}\*END\*.*$)?"
+    r"|^.{0,40}SMALL PRINT!?.{0,120}\*END\*.*$"
+    r"|^.{0,40}SMALL PRINT!?.{0,120}\n.{0,60}\*END\*.*$",
+    _FLAGS,
+)
+# A book ends before one of these.
+_TAIL = re.compile(
+    rf"^.{{0,4}}\*{{2,3}} ?END OF (?:THE |THIS )?(?:COPYRIGHTED )?{_PROJECT}.*"
+    rf"|^[ \t]*\W{{0,6}}(?:(?:this is )?(?:the )?{_ENDING}|hier ende[nt]{{1,2}}|ici finit|aquí termina)\b[^\n]{{0,60}}\b{_PROJECT}.*"
+    r"|^\W{0,6}(?:end|ende|fin) (?:of |dieses |de |de cet )(?:this |the )?e-?(?:text|book)(?:es|s)?\b.{0,80}$"
+    r"|^[ \t]*\W{0,6}end of this (?:is )?copyrighted.*"
+    rf"|^ *\*{{2,3}} ?This is a COPYRIGHTED {_PROJECT}.*Details Above.*"
+    r"|^ *\*{3} ?START: FULL LICENSE ?\*{3}.*"
+    r"|^\W{0,5}START\W{1,4}(?:OF )?(?:THE )?SMALL PRINT.*"
+    r"|^More information about this book is at the top of this file\..*"
+    rf"|^{_PROJECT}(?:['’]s)? .{{0,80}}\b(?:ends here|loppu|slut|slutter)\W*$",
+    _FLAGS,
+)
+_SMALL_PRINT = re.compile(r".{0,10}START.{0,20}SMALL PRINT", re.IGNORECASE)
+# No such line is without one of these words.
+_WORDS = (
+    "utenberg UTENBERG etext Etext ETEXT eText e-text E-text E-Text E-TEXT ebook eBook EBook Ebook EBOOK e-book E-book E-Book E-BOOK COPYRIGHTED copyrighted "
+    "Copyrighted FULL_LICENSE mall_print mall_Print MALL_PRINT MALL_Print More_information_about_this_book"
+).split()
+# A notice that recurs between the plays of the Shakespeare of 1994.
+_NOTICE = re.compile(r"<<\s*THIS ELECTRONIC VERSION OF.{0,2000}?>>", re.DOTALL | re.IGNORECASE)
+_TITLE = re.compile(
+    r"^(?:Title|Titel|Titre|Título|Titulo|Titolo|Nimeke): *(.+)$|^\W*The Project Gutenberg E-?(?:text|book) of (.{2,100}?)(?:,? by .{2,60})?\W*$",
+    _FLAGS,
+)
+_OLD_FRAME = 40_000  # characters; a head this soon after another one belongs to the same frame
+
+
+def strip_frame(text: str, tally: Tally) -> str:
+    """The books in `text` without what is around them; lines that go are counted as `licence`."""
+    heads, closes = _marks(text)
+    if not heads and not closes and "<<" not in text:
+        return text
+    kept: list[str] = []
+    begin: int | None = 0 if not heads else None
+    first_tail = closes[0][0] if closes else len(text)
+    if heads and heads[0][0] > first_tail and first_tail > _OLD_FRAME:  # the book comes first, and its frame after it
+        begin = 0
+    for start, end, opens in sorted(heads + closes):
+        if opens:
+            if begin is not None and start - begin > _OLD_FRAME:  # a frame that never closed: the next book follows
+                kept.append(text[begin:start])
+            begin = end
+        elif begin is not None:
+            head = next((head for head in heads if head[0] > start), None)
+            # A small print that follows soon ends an older head, unless hardly anything follows it.
+            old = (
+                head is not None
+                and start - begin < _OLD_FRAME
+                and _SMALL_PRINT.match(text, start)
+                and len(text) - head[1] > start - begin
+            )
+            if not old:
+                kept.append(text[begin:start])
+            begin = None
+    if begin is not None:
+        kept.append(text[begin:])
+    left = _NOTICE.sub("", "\n\n\n".join(piece for piece in kept if piece.strip()))
+    tally.drop_lines("licence", max(0, text.count("\n") - left.count("\n")))
+    return left
+
+
+def _marks(text: str) -> tuple[list[tuple[int, int, bool]], list[tuple[int, int, bool]]]:
+    """(begin, end, whether a book begins there) of the lines before which, and after which, there is a book."""
+    heads: list[tuple[int, int, bool]] = []
+    closes: list[tuple[int, int, bool]] = []
+    passed = -1
+    for start in sorted(_lines_with(text)):
+        if start <= passed:
+            continue
+        passed = start
+        if head := _HEAD.match(text, start):
+            heads.append((start, head.end(), True))
+            passed = head.end()
+        elif tail := _TAIL.match(text, start):
+            closes.append((start, tail.end(), False))
+    return heads, closes
+
+
+def _lines_with(text: str) -> set[int]:
+    """Where lines begin that hold one of the words."""
+    found = set()
+    for word in _WORDS:
+        word = word.replace("_", " ")
+        position = text.find(word)
+        while position >= 0:
+            found.add(text.rfind("\n", 0, position) + 1)
+            position = text.find(word, position + 1)
+    return found
+
+
+def title(text: str) -> str:
+    """The title that a frame's head names, or nothing."""
+    found = _TITLE.search(text[:6000])
+    return " ".join((found[1] or found[2]).split()) if found else ""

@@ -1,0 +1,1 @@
+"""The prose in the docstrings of installed Python packages."""

@@ -1,0 +1,220 @@
+"""Source `docstrings`: the docstrings of installed Python packages, English prose that any machine has.
+
+The source's path is a comma-separated list of packages (`numpy,torch`; `stdlib` is the standard library), or a directory.
+Files are parsed, never imported. A document is a module: its own docstring and those of its classes and functions, and
+the strings by which C extensions are documented (`add_newdoc`, `add_docstr`). What is no prose goes: see
+pipeline/corpus/readers/docstrings/docstring_text.py. A paragraph that a package says again and again is kept where it stands first.
+
+A package is one split: paragraphs are compared within it, and so the split stays a pure function of its files.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import posixpath
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import storage
+from pipeline.core.errors import DataError
+from pipeline.corpus.document import Document
+from pipeline.corpus.readers.base import FileReader, Settings, Split, Tally
+
+STDLIB = "stdlib"
+
+_SKIPPED_DIRECTORIES = frozenset(
+    {"test", "tests", "testing", "_testing", "site-packages", "dist-packages", "__pycache__", "node_modules"}
+)
+_SKIPPED_FILES = re.compile(r"(?:conftest|test_.*|.*_test|.*_tests|.*_pb2|.*_pb2_grpc)\.py")
+_SKIPPED_STDLIB = frozenset({"idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data"})
+_DOCUMENTING_CALLS = frozenset(
+    {"add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all", "_add_docstr_all", "add_newdoc_for_scalar_type"}
+)
+_DOCUMENTING_NAME = re.compile(r"doc(?:s|string|strings)?(?:_|$)", re.IGNORECASE)
+_MOST_SOURCE_BYTES = 8 << 20  # a generated table, not a module
+
+
+class DocstringsReader(FileReader):
+    """Documents `docstrings/<package>/<module>`."""
+
+    kind = "docstrings"
+    patterns = ("*.py",)
+
+    def splits(self, path: str) -> list[Split]:
+        """One split a package. `DataError` if one is not installed here."""
+        if "/" in path or path.startswith("."):
+            if not storage.is_dir(path):
+                raise DataError(f"{path} is no directory of Python files; check the path of source docstrings")
+            roots = [(posixpath.basename(path.rstrip("/")), path)]
+        else:
+            names = [name.strip() for name in path.split(",") if name.strip()]
+            if not names:
+                raise DataError("source docstrings names no package; write docstrings=numpy,torch")
+            roots = [_locate(name) for name in dict.fromkeys(names)]
+        found = []
+        for name, root in roots:
+            split = Split(kind=self.kind, name=name, path=root, size=0)
+            files = self.files(split)
+            if not files:
+                raise DataError(f"package {name} ({root}) holds no Python file; leave it out of source docstrings")
+            size = sum(Path(file).stat().st_size for _, file in files)
+            found.append(Split(kind=self.kind, name=name, path=root, size=size))
+        return found
+
+    def files(self, split: Split) -> list[tuple[str, str]]:
+        """Every module's file that is neither a test nor generated, by its name below the package."""
+        if Path(split.path).is_file():
+            return [(posixpath.basename(split.path), split.path)]
+        skipped = _SKIPPED_DIRECTORIES | (_SKIPPED_STDLIB if split.name == STDLIB else frozenset())
+        found: list[tuple[str, str]] = []
+        pending = [Path(split.path)]
+        while pending:
+            for entry in pending.pop().iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    if entry.name not in skipped and not entry.name.startswith((".", "config-")):
+                        pending.append(entry)
+                elif entry.suffix == ".py" and not _SKIPPED_FILES.fullmatch(entry.name):
+                    found.append((entry.relative_to(split.path).as_posix(), str(entry)))
+        return sorted(found)
+
+    def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
+        """A document for each module with docstrings; a file that does not parse is quarantined."""
+        from pipeline.corpus.readers.docstrings.docstring_text import prose
+
+        seen: set[str] = set()
+        for name, path in self.files(split):
+            tree = _parse(name, path, tally)
+            if tree is None:
+                continue
+            strings = list(dict.fromkeys(_strings(tree)))
+            if not strings:
+                continue
+            tally.read(sum(len(text.encode("utf-8", "surrogatepass")) for text in strings))
+            paragraphs = []
+            for text in strings:
+                for paragraph in prose(text):
+                    if paragraph in seen:
+                        tally.drop_lines("repeated_paragraph")
+                    else:
+                        seen.add(paragraph)
+                        paragraphs.append(paragraph)
+            module = _module(split.name, name)
+            yield Document(
+                id=f"{self.kind}/{split.name}/{module}", source=self.kind, title=module, paragraphs=tuple(paragraphs)
+            )
+
+
+def _locate(name: str) -> tuple[str, str]:
+    """(import name, file or directory) of an installed package, found without importing it."""
+    if name == STDLIB:
+        return STDLIB, sysconfig.get_path("stdlib")
+    top, *inner = name.replace("-", "_").split(".")
+    location = _find(top)
+    if location is None:  # the distribution may have another name than the package: scikit-learn, beautifulsoup4
+        inner = []
+        for candidate in sorted(_packages_of(name)):
+            if (location := _find(candidate)) is not None:
+                top = candidate
+                break
+    if location is None:
+        raise DataError(f"package {name!r} is not installed here; install it, or leave it out of source docstrings")
+    root = Path(location)
+    for part in inner:
+        root = root / part if (root / part).is_dir() else root / f"{part}.py"
+    if not root.exists():
+        raise DataError(f"package {top!r} holds no module {'.'.join(inner)!r} that can be read; check source docstrings")
+    return ".".join([top, *inner]), str(root)
+
+
+def _packages_of(distribution: str) -> list[str]:
+    """The top-level packages that an installed distribution brings."""
+    wanted = _normalized(distribution)
+    brought = importlib.metadata.packages_distributions().items()
+    return [package for package, owners in brought if not package.startswith("_") and wanted in map(_normalized, owners)]
+
+
+def _normalized(distribution: str) -> str:
+    """A distribution's name as PEP 503 compares them."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _find(name: str) -> str | None:
+    """Where a top-level package lies: its directory, or its file."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    for location in spec.submodule_search_locations or ():
+        return location
+    return spec.origin if spec.origin and spec.origin.endswith(".py") else None
+
+
+def _module(package: str, name: str) -> str:
+    """The module's full name; a package of one file is named by itself."""
+    parts = name.removesuffix(".py").split("/")
+    if parts[-1] == "__init__" or parts == package.split(".")[-1:]:
+        parts.pop()
+    return ".".join(parts if package == STDLIB and parts else [package, *parts])
+
+
+def _parse(name: str, path: str, tally: Tally) -> ast.Module | None:
+    data = Path(path).read_bytes()
+    if len(data) > _MOST_SOURCE_BYTES:
+        tally.quarantine("too_large", f"a source file of {len(data):,} bytes is generated, not written", inner=name)
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes are the package's business
+            return ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        where = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+        tally.quarantine("syntax_error", f"the file{where} is no Python that this Python reads", inner=name)
+        return None
+
+
+def _strings(tree: ast.Module) -> Iterator[str]:
+    """Every docstring of the module, and every string that documents something by a call or a name, in order."""
+    pending: list[Any] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = ast.get_docstring(node, clean=False)
+            if text:
+                yield text
+        elif isinstance(node, ast.Expr):
+            call = node.value
+            if isinstance(call, ast.Call) and _last_name(call.func) in _DOCUMENTING_CALLS:
+                yield from _constants([*call.args, *(keyword.value for keyword in call.keywords)])
+        elif isinstance(node, ast.Assign) and any(_DOCUMENTING_NAME.search(_last_name(target)) for target in node.targets):
+            yield from _constants([node.value])
+        for field in ("finalbody", "orelse", "handlers", "cases", "body"):  # the last one pushed comes off first
+            inner = getattr(node, field, ())
+            if isinstance(inner, list):
+                pending.extend(reversed(inner))
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Subscript):
+        return _last_name(node.value)
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _constants(nodes: list[Any]) -> Iterator[str]:
+    """The strings of several lines in the expressions."""
+    for node in nodes:
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Constant) and isinstance(inner.value, str) and "\n" in inner.value:
+                yield inner.value
+
+
+reader = DocstringsReader()

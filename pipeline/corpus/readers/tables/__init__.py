@@ -1,0 +1,1 @@
+"""Records with fields: JSON lines, Parquet, Arrow."""

@@ -1,0 +1,1 @@
+"""Crawled pages: WARC and WET files."""

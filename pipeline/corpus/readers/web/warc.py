@@ -1,0 +1,200 @@
+"""Source `warc`: web pages from WARC files (.warc, .warc.gz), and texts from WET files.
+
+HTML in responses and resources is rid of navigation and boilerplate by Resiliparse, its lines become paragraphs, and lines that are no sentence
+are dropped; text/plain and conversion records (WET) are taken as they are. FastWARC reads a record's heads and undoes its transfer and content
+encodings. The characters are those of the byte order mark, the HTTP head, the page's own `<meta>`, or what they look like, in this order.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.corpus.document import Document
+from pipeline.corpus.readers.base import FileReader, Settings, Split, Tally
+from pipeline.corpus.readers.paragraphs import paragraphs
+from pipeline.corpus.readers.prose import reads_as_prose
+from pipeline.corpus.readers.unpack import open_source
+from pipeline.corpus.readers.web.warc_records import Raw, Scanner
+
+_TYPES = frozenset({"response", "resource", "conversion"})
+_HTML = frozenset({"text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml"})
+_LOOKS_HTML = re.compile(rb"\s*(?:<!--.{0,500}?-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+_META = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+_META_BYTES = 4096
+_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
+_UNCLOSED = frozenset(
+    "area base br col embed hr img input link meta param source track wbr p li dt dd tr td th thead tbody tfoot option optgroup colgroup".split()
+)
+_DEEPEST = 256  # elements inside each other; the extractor's time grows with their depth, and no page that people read has more
+_LONGEST_HTML = 16 << 20
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a record holds."""
+
+    mime: str
+    charset: str
+    data: bytes
+
+
+class WarcReader(FileReader):
+    """Documents `warc/<relative file name>/<record id>`."""
+
+    kind = "warc"
+    patterns = tuple(
+        f"*.{name}{packed}" for name in ("warc", "warc.wet", "wet") for packed in ("", ".gz", ".bz2", ".xz", ".zst")
+    )
+
+    def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
+        """The pages and texts of one file."""
+        source = open_source(split.path)
+        found = False
+        try:
+            scanner = Scanner(source, tally, settings.maximum_document_bytes)
+            for raw in scanner.records(_TYPES.__contains__):
+                found = True
+                tally.read(raw.size)
+                if raw.data is None:
+                    tally.drop("too_long")
+                    continue
+                document = self._document(raw, split, settings, tally)
+                if isinstance(document, str):
+                    tally.drop(document)
+                else:
+                    yield document
+        finally:
+            source.close()
+        if not found and not tally.rejected:
+            tally.quarantine("no_documents", "the file holds no response, resource or conversion record")
+
+    def _document(self, raw: Raw, split: Split, settings: Settings, tally: Tally) -> Document | str:
+        """The record's document, or the reason why there is none."""
+        from fastwarc.warc import WarcRecord
+
+        assert raw.data is not None
+        try:
+            record = WarcRecord.from_bytes(raw.data + b"\r\n\r\n")
+            content = _content(record, raw.type, settings.maximum_document_bytes)
+        except (OSError, ValueError, EOFError) as error:
+            message = str(error).rstrip(".") or type(error).__name__
+            tally.quarantine("bad_record", f"the record at byte {raw.offset:,} cannot be read ({message})", offset=raw.offset)
+            return "bad_record"
+        if isinstance(content, str):
+            return content
+        headers = {name.lower(): value for name, value in record.headers.items()}
+        uri = headers.get("warc-target-uri", "").strip("<>")
+        text = _text(content)
+        title = ""
+        if content.mime in _HTML:
+            page = _main_text(text)
+            if isinstance(page, str):
+                return page
+            title, lines = page
+            kept = [line for line in lines if reads_as_prose(line)]
+            tally.drop_lines("fragment", len(lines) - len(kept))
+        else:
+            kept = list(paragraphs(text))
+        name = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:") or str(raw.offset)
+        return Document(id=f"{self.kind}/{split.name}/{name}", source=self.kind, title=title or uri, paragraphs=tuple(kept))
+
+
+def _content(record: Any, kind: str, limit: int) -> _Content | str:
+    """The payload without its encodings, or the reason why it is none that is read."""
+    mime = record.headers.get("Content-Type", "") or ""
+    if kind == "response":
+        if not mime.lower().startswith("application/http"):
+            return "not_http"
+        record.parse_http(auto_decode="all")
+        if record.http_headers is None or record.http_headers.status_code is None:
+            return "not_http"
+        if record.http_headers.status_code != 200:
+            return "http_status"
+        mime = record.http_headers.get("Content-Type", "") or ""
+    data = record.reader.read(limit + 1)
+    if len(data) > limit:
+        return "too_long"
+    charset = _CHARSET.search(mime)
+    name = mime.partition(";")[0].strip().lower()
+    if not name and kind != "conversion":
+        name = "text/html" if _LOOKS_HTML.match(data) else ""
+    name = name or ("text/plain" if kind == "conversion" else "")
+    if name in _HTML and len(data) > _LONGEST_HTML:
+        return "too_long"
+    if name not in _HTML and name != "text/plain":
+        return "not_text"
+    if not data.strip():
+        return "empty"
+    return _Content(name, charset[1] if charset else "", data)
+
+
+def _text(content: _Content) -> str:
+    """The payload's characters; bytes that its encoding does not allow become U+FFFD."""
+    from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
+
+    data = content.data
+    mark = next((name for sign, name in _MARKS if data.startswith(sign)), "")
+    meta = _META.search(data[:_META_BYTES]) if content.mime in _HTML else None
+    named = [mark, content.charset, meta[1].decode() if meta else ""]
+    for label in filter(None, named):
+        encoding = map_encoding_to_html5(label, fallback_utf8=False)
+        if encoding is None or (encoding.startswith("utf-16") and label != mark):  # a page whose <meta> can be read is none
+            continue
+        try:
+            return _without_mark(data.decode(encoding))
+        except (UnicodeDecodeError, LookupError):
+            continue
+    try:
+        return _without_mark(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        found: str = bytes_to_str(
+            data, detect_encoding(data, html5_compatible=True) or "windows-1252", errors="replace", strip_bom=True
+        )
+        return _SURROGATES.sub("\ufffd", found)
+
+
+def _without_mark(text: str) -> str:
+    return _SURROGATES.sub("\ufffd", text.removeprefix("\ufeff"))
+
+
+def _main_text(text: str) -> tuple[str, list[str]] | str:
+    """(title, lines of the main text) of a page in HTML, or the reason why it is not read."""
+    from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.html import HTMLTree
+
+    if _depth(text) > _DEEPEST:
+        return "too_deep"
+    tree = HTMLTree.parse(text.replace("\0", ""))
+    title = " ".join((tree.title or "").split())
+    body = extract_plain_text(
+        tree,
+        main_content=True,
+        list_bullets=False,
+        alt_texts=False,
+        links=False,
+        form_fields=False,
+        noscript=False,
+        comments=False,
+    )
+    return title, [line for line in (" ".join(line.split()) for line in body.split("\n")) if line]
+
+
+def _depth(text: str) -> int:
+    """How many elements are open at once, at most; those whose end may be left out do not count."""
+    depth = deepest = 0
+    for closing, name in _TAG.findall(text):
+        if name.lower() in _UNCLOSED:
+            continue
+        depth = max(0, depth - 1) if closing else depth + 1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+reader = WarcReader()

@@ -1,0 +1,1 @@
+"""MediaWiki dumps of any language, and what WikiExtractor has made of them."""

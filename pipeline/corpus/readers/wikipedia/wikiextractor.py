@@ -1,0 +1,159 @@
+"""Source `wikiextractor`: articles already extracted by WikiExtractor, as `<doc id= url= title=>` files or JSON lines.
+
+The first line of a document repeats its title and goes. The old format (the one most corpora lie around in) writes
+section headings as a line of a few words with a full stop (`Early life.`): they go too, as they do from a dump.
+What the program leaves of templates it dropped, such as `( ; born 1935)` and `formula_12`, is mended here.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+
+import orjson
+
+from pipeline.corpus.document import HOLE, Document
+from pipeline.corpus.readers.base import FileReader, Settings, Split, Tally
+from pipeline.corpus.readers.lines import read_lines
+from pipeline.corpus.readers.prose import mend, reads_as_prose
+from pipeline.corpus.readers.unpack import as_utf8, open_source
+
+_ATTRIBUTE = re.compile(r'(\w+)="(.*?)"(?=\s+\w+="|\s*>)')
+_FORMULA = re.compile(r"(?:formula|codice|math)_\d+")
+_LEFTOVER = re.compile(
+    r"<?\[?(?:https?|ftp)://[^\s\]>)]+\]?>?|\[\d{1,2}\]?(?=\s|$)|\[\[[^\[\]|]*\|(?:[^\[\]|]*\|)*.*$|\[\[|\]\]|\{\{|\}\}|__[A-Z]{3,}__"
+)
+_MARK = re.compile(r"[\[\]<]|://|\{\{|\}\}|__")  # nothing is left over where there is none
+_TAG = re.compile(r"</?(?:[a-zA-Z]+)(?:\s[^<>]*)?/?>")
+_HEADING = re.compile(r"#+ .*|(?:[^\W\d_]|\d|[\"'“‘(])(?:(?![.!?] )[^\n]){0,58}\.")
+_DISAMBIGUATION = re.compile(
+    r"\b(?:may|can) (?:also |either )?(?:refer to|mean)(?: any of)?(?: the following)?:\s*$", re.MULTILINE
+)
+_VERB = re.compile(
+    r"^(?:he|she|it|they|we|this|there)\b|"
+    r"\b(?:is|are|was|were|has|have|had|be|been|can|could|will|would|may|might|must|should|did|does|do|became|died|born|lives?)\b",
+    re.IGNORECASE,
+)
+_MOST_HEADING_WORDS = 8
+
+
+class WikiextractorReader(FileReader):
+    """Documents `wikiextractor/<relative file name>/<doc id>`."""
+
+    kind = "wikiextractor"
+    patterns = ("wiki_*", *(f"*.json{ending}{packed}" for ending in ("", "l") for packed in ("", ".bz2", ".gz", ".xz", ".zst")))
+
+    def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
+        """The documents of one file; one that is not UTF-8 is quarantined, a file that breaks off is damaged."""
+        for offset, raw, title, name in self._raw(split, settings, tally):
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                where = offset + error.start
+                tally.quarantine("bad_utf8", f"document {name!r} is not UTF-8 at byte {where:,}", offset=where)
+                continue
+            tally.read(len(raw))
+            if _DISAMBIGUATION.search(text[:400]) or title.endswith("(disambiguation)"):
+                tally.drop("disambiguation")
+                continue
+            paragraphs = tuple(_paragraphs(text, title, tally))
+            yield Document(id=f"{self.kind}/{split.name}/{name}", source=self.kind, title=title, paragraphs=paragraphs)
+
+    def _raw(self, split: Split, settings: Settings, tally: Tally) -> Iterator[tuple[int, bytes, str, str]]:
+        """(byte offset, text, title, id) of each document that is not too long."""
+        attributes: dict[str, str] | None = None
+        lines: list[bytes] = []
+        start = size = 0
+        found = False
+        limit = settings.maximum_document_bytes
+        source = open_source(split.path)
+        try:
+            for line in read_lines(as_utf8(source), tally, limit):
+                data = b"" if line.data is None else line.data
+                if attributes is not None and not data.startswith((b"</doc>", b"<doc ")):
+                    size += line.size + 1
+                    if size > limit:
+                        lines.clear()
+                    else:
+                        lines.append(data)
+                    continue
+                if attributes is not None and size > limit:
+                    tally.read(size)
+                    tally.drop("too_long")
+                elif attributes is not None and data.startswith(b"<doc "):
+                    tally.damaged("truncated", _unfinished(attributes), offset=start)
+                elif attributes is not None:
+                    yield start, b"\n".join([*lines, b""]), attributes.get("title", ""), attributes.get("id", "")
+                attributes = None
+                if data.startswith(b"<doc "):
+                    attributes = _attributes(data)
+                    lines, size, start, found = [], 0, line.offset + line.size + 1, True
+                elif line.data is None:
+                    tally.read(line.size)
+                    tally.drop("too_long")
+                    found = True
+                elif data.startswith(b"{"):
+                    found = True
+                    yield from _json(data, line.offset, tally)
+                elif data.strip() and not found:
+                    break
+        finally:
+            source.close()
+        if attributes is not None:
+            tally.damaged("truncated", _unfinished(attributes), offset=start)
+        elif not found and not tally.rejected:
+            tally.quarantine("no_documents", "the file holds neither <doc …> elements nor JSON lines")
+
+
+def _unfinished(attributes: dict[str, str]) -> str:
+    return f"the file ends inside document {attributes.get('id', '')!r} ({attributes.get('title', '')})"
+
+
+def _attributes(line: bytes) -> dict[str, str]:
+    found = _ATTRIBUTE.findall(line.decode("utf-8", "replace"))
+    return {name: html.unescape(value) for name, value in found}
+
+
+def _json(line: bytes, offset: int, tally: Tally) -> Iterator[tuple[int, bytes, str, str]]:
+    try:
+        content = orjson.loads(line)
+        text, title, name = content["text"], str(content.get("title", "")), str(content["id"])
+        raw = text.encode("utf-8", "surrogatepass")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        tally.quarantine("bad_json", f"the line at byte {offset:,} is no JSON object with id and text ({error})", offset=offset)
+        return
+    yield offset, raw, title, name
+
+
+def _paragraphs(text: str, title: str, tally: Tally) -> Iterator[str]:
+    first = True
+    for line in text.split("\n"):
+        line = html.unescape(line).strip()
+        if not line:
+            continue
+        was_first, first = first, False
+        if was_first and line.rstrip(".") == title.strip().rstrip("."):
+            continue
+        if is_heading(line):
+            tally.drop_lines("heading")
+            continue
+        if "_" in line:
+            line = _FORMULA.sub(HOLE, line)
+        if _MARK.search(line):
+            line = _TAG.sub("", _LEFTOVER.sub("", line))
+        line = mend(" ".join(line.split()))
+        if reads_as_prose(line) or (len(line) > 80 and line.endswith(":")):
+            yield line
+        elif line:
+            tally.drop_lines("fragment")
+
+
+def is_heading(line: str) -> bool:
+    """Whether a line of the old format is a section's heading: a few words, one full stop, and no verb to be a sentence by."""
+    if not _HEADING.fullmatch(line):
+        return False
+    return line.startswith("#") or (len(line.split()) <= _MOST_HEADING_WORDS and not _VERB.search(line))
+
+
+reader = WikiextractorReader()

@@ -1,0 +1,145 @@
+"""Corpus stage: lines that belong to the page and not to its text: cookie notices, menus, share buttons, licences.
+
+A line is judged by itself and must be short. Most rules want the whole line to be boilerplate, so a sentence about cookies
+or a paragraph that mentions a privacy policy stays. English is covered best; cookie notices are known in six languages.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from pipeline.corpus.document import Document
+from pipeline.corpus.steps.result import Removed, Result
+
+LONGEST_LINE = 400  # characters; a longer line is read as text
+_LONGEST_WHOLE = 120
+
+_SITE = r"(?:(?:web ?)?(?:site|page|app|service|store|shop)s?|we|our (?:partners|website))"
+_POLICIES = r"(?:privacy (?:policy|notice|statement)|terms (?:of (?:use|service)|(?:and|&) conditions))"
+_NETWORKS = (
+    r"(?:facebook|twitter|linkedin|pinterest|reddit|whatsapp|tumblr|instagram|youtube|telegram|google\+|rss|e-?mail|print|more)"
+)
+_SHARED = (
+    r"(?:this|it|us|on|via|with|to|the|your|friends|article|post|page|story|link|by|e-?mail|facebook|twitter|x|linkedin|"
+    r"pinterest|reddit|whatsapp|tumblr|instagram|youtube|telegram|google\+?|social media|and|or|&)"
+)
+_MENU = (
+    r"(?:home|menu|search|about(?: us)?|contact(?: us)?|login|site ?map|faqs?|help|news|blog|shop|cart|next|previous|prev|"
+    r"archives?|tags?|categories|top)"
+)
+_ACCOUNT = r"(?:to|for|with|or|your|our|the|a|free|account|newsletter|register|sign up|log in|facebook|google|now|here|today)"
+_CHANNEL = r"(?:to|for|our|the|a|now|here|today|free|via|by|us|newsletters?|rss|feed|mailing list|e-?mail|blog|channel)"
+
+# Searched for in the line, in lower case.
+_INSIDE = {
+    "boilerplate_cookie": (
+        rf"\b{_SITE}\b[^.]{{0,60}}\b(?:uses?|using|sets?|stores?)\b[^.]{{0,30}}\bcookies\b",
+        r"\b(?:accept|decline|reject|manage|allow|disable|enable) (?:all |our |the use of |non-essential |necessary |optional )*cookies\b",
+        r"\bcookie (?:policy|settings|preferences|notice|consent|statement)\b|\bconsent to (?:our|the|its) use of cookies\b",
+        r"\b(?:diese|unsere) (?:web ?)?(?:site|seite) (?:verwendet|benutzt|nutzt) cookies|\bwir (?:verwenden|nutzen|setzen) [^.]{0,20}cookies",
+        r"\bce site (?:web )?utilise (?:des|les) cookies|\bnous utilisons (?:des|les) cookies",
+        r"\b(?:este|esta|nuestro) (?:sitio|web|página)[^.]{0,20} (?:utiliza|usa) cookies|\b(?:utilizamos|usamos) cookies",
+        r"\bquesto sito [^.]{0,20}(?:utilizza|usa) [^.]{0,10}cookie|\bdeze (?:web)?site (?:gebruikt|maakt gebruik van) cookies",
+    ),
+    "boilerplate_policy": (
+        rf"^(?:read |see |view |by [^.]{{3,60}} you (?:agree|accept|consent) )[^.]{{0,40}}\b{_POLICIES}\b",
+        rf"^[^.!?]{{0,25}}\b{_POLICIES}\b[^.!?]{{0,25}}$",
+    ),
+    "boilerplate_copyright": (
+        r"^(?:copyright|©|\(c\))\s*(?:©|\(c\)|copyright)?\s*[^.]{0,20}\b(?:19|20)\d\d\b.{0,120}$",
+        r"^.{0,80}\ball rights reserved\b.{0,60}$",
+        r"^(?:powered|hosted|designed|website) by [\w .,&-]{2,40}$",
+    ),
+    "boilerplate_javascript": (
+        r"\b(?:enable|turn on|activate) (?:javascript|js)\b",
+        r"\bjavascript (?:is|must be|has been|needs to be|seems to be) (?:disabled|enabled|required|turned off)\b",
+        r"\byour browser (?:does(?: not|n't)|doesn’t) (?:currently )?(?:support|recogni[sz]e)\b",
+    ),
+    "boilerplate_gutenberg": (
+        r"^\*{3}\s*(?:start|end) of (?:the|this) project gutenberg|^end of (?:the |this )?project gutenberg\b",
+        r"^(?:the )?project gutenberg(?:'s|’s)? ?(?:e-?(?:book|text) of|licen[sc]e)\b",
+        r"^this e-?(?:book|text) (?:is for the use of anyone|was produced by)",
+        r"^(?:etext|e-text|html version|transcribed|produced|scanned|prepared) by [^.]{3,120}(?:gutenberg|proofread|pgdp|distributed)",
+        r"^(?:updated editions will replace the previous one|creating the works from print editions)\b",
+        r"^(?:release|posting) date: .{3,60}\[e|^character set encoding: .{3,40}$",
+    ),
+    "boilerplate_wikipedia": (
+        r"^from wikipedia, the free encyclopedia\b|^jump to:? ?(?:navigation|search|content)|^retrieved from [\"“]https?://",
+        r"^this (?:[\w' -]{0,60}?-related |[\w' -]{0,60} )?article (?:is a stub|needs additional citations|does not cite|relies (?:largely|too much))",
+        r"^you can help wikipedia by expanding it\.?$|^hidden categor(?:y|ies): |^categor(?:y|ies): [^.]{3,300}$",
+        r"^this page was last (?:edited|modified|changed) on\b|^text is available under the creative commons\b",
+        r"^(?:main articles?|further information|see also|for more details on this topic, see)[:,]? .{0,120}[^.]$",
+        r"^coordinates: \d|^isbn [\dx -]{10,17}\.?$|^\[edit\]$",
+    ),
+}
+
+# Must be the whole line, in lower case, without what stands at its ends.
+_WHOLE = {
+    "boilerplate_share": (
+        rf"(?:please )?(?:share|tweet|like|pin|email|follow)(?: {_SHARED}){{0,8}}",
+        r"(?:click to )?(?:share|print|email)(?: (?:on|this|to|a friend) [\w ]{0,30})? \(opens in (?:a )?new window",
+        rf"{_NETWORKS}(?:[\s|/,·•]+{_NETWORKS})*",
+        r"\d+ (?:shares?|likes?|tweets?|retweets?|comments?|views?|replies|followers)",
+    ),
+    "boilerplate_navigation": (
+        r"(?:skip|jump|go|back|return|scroll) (?:back )?to (?:the )?(?:main |page )?"
+        r"(?:content|navigation|menu|top|home|homepage|search|footer|previous page|main page)",
+        r"(?:read|learn|show|see|view|load|find out|discover) (?:more|less|all)"
+        r"(?: (?:about|articles?|posts?|from|news|stories|comments?|details|here)){0,3}",
+        rf"{_MENU}(?:[\s|/»›>·•,]+{_MENU})*",
+        r"(?:previous|next|older|newer|related|recent|popular|latest|more)"
+        r"(?: (?:post|article|page|story|entry|entries|posts|articles|stories|comments|news|videos|reading)){1,2}",
+        r"(?:table of )?contents|toggle navigation|main menu|close(?: menu| window)?|page \d+ of \d+|you are here(?::.{0,80})?",
+        r"advertise?ments?|continue reading(?: .{0,60})?|click here(?: (?:to|for) .{0,40})?",
+    ),
+    "boilerplate_form": (
+        rf"(?:sign|log) ?(?:in|up|out)(?: {_ACCOUNT}){{0,6}}|(?:subscribe|register|join)(?: {_CHANNEL}){{0,8}}",
+        r"(?:leave|post|add|write|submit) (?:a|your) (?:comment|reply|review)|cancel|reply|submit|comments are closed",
+        r"required fields are marked \*?|your email address will not be published",
+        r"(?:name|e-?mail|website|comment|message|password|username)s? ?\*?|forgot(?:ten)? (?:your )?password",
+        r"add to (?:cart|basket|bag|wish ?list|favou?rites)|you must be logged in to .{3,60}|notify me of .{5,60}",
+    ),
+}
+
+REASONS = (*_INSIDE, *_WHOLE)
+_INSIDE_RULES = tuple((reason, re.compile("|".join(rules))) for reason, rules in _INSIDE.items())
+_WHOLE_RULES = tuple((reason, re.compile("|".join(rules))) for reason, rules in _WHOLE.items())
+
+# A line in which none of these stands is nothing that _INSIDE looks for.
+_SIGNS = re.compile(
+    r"cookie|privacy|terms|copyright|©|\(c\)|rights reserved|\bby |script|\bjs\b|browser|gutenberg|e-?book|e-?text|updated|"
+    r"creating the works|date: |encoding: |wikipedia|jump to|retrieved|article|categor|page was|creative commons|further|see also|"
+    r"for more|coordinates|isbn|edit"
+)
+_ENDS = " \t.:;,!|»›>«<-–—•·*…→←↑#()[]"
+
+
+def boilerplate_reason(line: str) -> str | None:
+    """Why a cleaned line is no text; None if it may be."""
+    if len(line) > LONGEST_LINE:
+        return None
+    lower = line.lower()
+    if _SIGNS.search(lower):
+        for reason, pattern in _INSIDE_RULES:
+            if pattern.search(lower):
+                return reason
+    if len(lower) <= _LONGEST_WHOLE:
+        bare = lower.strip(_ENDS)
+        for reason, pattern in _WHOLE_RULES:
+            if pattern.fullmatch(bare):
+                return reason
+    return None
+
+
+def remove_boilerplate(document: Document) -> Result:
+    """The document without its boilerplate lines; their reasons are REASONS."""
+    kept: list[str] = []
+    removed: list[Removed] = []
+    for line in document.paragraphs:
+        reason = boilerplate_reason(line)
+        if reason is None:
+            kept.append(line)
+        else:
+            removed.append(Removed(reason, line))
+    return Result(replace(document, paragraphs=tuple(kept)) if removed else document, None, tuple(removed))

@@ -1,0 +1,206 @@
+"""One row of a dataset as a person reads it: its pieces as text, what is masked and how, what its label means.
+
+Enter: a dataset artifact or a single shard, and a row's number in its split. Leave: a `RowView`, which `cloze dataset --inspect`
+prints, in colours or as JSON.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.core import storage
+from pipeline.core.arrow import named_damage, open_arrow
+from pipeline.core.errors import DataError, UsageError, did_you_mean
+from pipeline.dataset.schema import SPLITS, DatasetInfo
+from pipeline.dataset.shard_layout import Layout
+
+TOKENIZER = "tokenizer"
+LABELS = {"nsp": ("is next", "random"), "sop": ("in order", "swapped")}
+MASKED, RANDOM, KEPT = "masked", "random", "kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A predicted position: what stands there in truth, what the model sees, and of which kind that is."""
+
+    position: int
+    original: str
+    shown: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowView:
+    """A row.
+
+    Attributes:
+        pieces: the unmasked row's pieces, by name: `##ing`, `Ġthe`.
+        texts: what each adds to the text, its space included.
+        text: the unmasked row.
+        pair_label: what the label says, or None.
+        lengths: tokens of the row (`row`), and of segments A and B without special tokens.
+        boundaries: of a packed row, where its sequences begin.
+    """
+
+    file: str
+    split: str
+    row: int
+    rows: int
+    recipe: str
+    document: int
+    offset: int
+    copy: int
+    copies: int
+    pair_task: str | None
+    pair_label: str | None
+    segment_start: int
+    lengths: dict[str, int]
+    boundaries: tuple[int, ...] | None
+    special: tuple[int, ...]  # positions of special tokens
+    pieces: tuple[str, ...]
+    texts: tuple[str, ...]
+    text: str
+    predictions: tuple[Prediction, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        content = {**asdict(self), "document": str(self.document)}  # 64 bits: more than a JSON number holds everywhere
+        content.pop("texts")
+        return content
+
+
+def read_row(path: str, row: int, *, split: str = "train", copy: int = 0) -> RowView:
+    """Read a row.
+
+    Args:
+        path: a dataset artifact, a directory of shards, or one shard.
+        row: its number in the split, over all shards in the order of their names; in one shard, its number there.
+        split: train or heldout; a single shard is taken as it is.
+        copy: the mask copy.
+
+    Raises:
+        UsageError: there is no such split, row or copy.
+        DataError: nothing is at `path`, or a shard is damaged.
+    """
+    if split not in SPLITS:
+        raise UsageError(f"split ({split}) is unknown; {did_you_mean(split, SPLITS)}")
+    files, split = _files(path, split)
+    directory = posixpath.dirname(files[0])
+    left, found = row, None
+    for file in files:
+        reader = open_arrow(file)
+        info = DatasetInfo.from_schema(reader.schema, file)
+        for number, size in enumerate(_sizes(reader, file)):
+            if found is None and 0 <= left < size:
+                with named_damage(file, "make the dataset again"):
+                    found = file, info, reader.get_batch(number).slice(left, 1).to_pylist()[0]
+            left -= size
+    total = row - left
+    if found is None:
+        raise UsageError(f"row ({row}) is not one of the {total:,} rows of the split {split}; use 0 to {total - 1}")
+    file, info, content = found
+    if not 0 <= copy < info.copies:
+        raise UsageError(f"copy ({copy}) is not one of the {info.copies} mask copies; use 0 to {info.copies - 1}")
+    return _view(content, info, _Names.of(directory), file=file, split=split, row=row, rows=total, copy=copy)
+
+
+def _files(path: str, split: str) -> tuple[list[str], str]:
+    """The shards, and the split that they are of."""
+    if path.endswith(".arrow"):
+        return [path], posixpath.basename(path).split("-")[0]
+    if not storage.exists(path):
+        raise DataError(f"{path} does not exist; check the path")
+    names = [name for name in storage.list_files(path) if name.startswith(f"{split}-") and name.endswith(".arrow")]
+    if not names:
+        raise DataError(
+            f"{path} holds no shards of the split {split} ({split}-*.arrow); name a dataset that `cloze dataset` made"
+        )
+    return [storage.join(path, name) for name in names], split
+
+
+def _sizes(reader: pa.RecordBatchFileReader, file: str) -> list[int]:
+    layout = Layout.from_schema(reader.schema, file)
+    if layout is not None:
+        return [int(size) for size in layout.batches()[0]]
+    with named_damage(file, "make the dataset again"):
+        return [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
+
+
+def _view(
+    content: dict[str, Any], info: DatasetInfo, names: _Names, *, file: str, split: str, row: int, rows: int, copy: int
+) -> RowView:
+    ids, label, start = content["input_ids"], content["pair_label"], content["segment_start"]
+    mask = content["masks"][copy]
+    special = tuple(at for at, token in enumerate(ids) if token in (info.special.cls, info.special.sep, info.special.pad))
+    predictions = [
+        Prediction(
+            position=at,
+            original=names.piece(ids[at]),
+            shown=names.piece(shown),
+            kind=MASKED if shown == info.special.mask else KEPT if shown == ids[at] else RANDOM,
+        )
+        for at, shown in zip(mask["positions"], mask["input_ids"], strict=True)
+    ]
+    texts = tuple(names.text(token, at == 0 or at - 1 in special) for at, token in enumerate(ids))
+    boundaries = content.get("boundaries")
+    return RowView(
+        file=file,
+        split=split,
+        row=row,
+        rows=rows,
+        recipe=info.recipe,
+        document=content["source"]["document"],
+        offset=content["source"]["offset"],
+        copy=copy,
+        copies=info.copies,
+        pair_task=info.pair_task,
+        pair_label=None if label is None or info.pair_task is None else LABELS[info.pair_task][label],
+        segment_start=start,
+        lengths={
+            "row": len(ids),
+            "A": start - sum(at < start for at in special),
+            "B": len(ids) - start - sum(at >= start for at in special),
+        },
+        boundaries=None if boundaries is None else tuple(boundaries),
+        special=special,
+        pieces=tuple(map(names.piece, ids)),
+        texts=texts,
+        text="".join(text if at not in special else f" {text.strip()} " for at, text in enumerate(texts)).strip(),
+        predictions=tuple(predictions),
+    )
+
+
+class _Names:
+    """Pieces as text, by the dataset's tokenizer; by their numbers where there is none."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        decoder = None if backend is None else type(backend.decoder).__name__
+        self._bytes = decoder == "ByteLevel"
+
+    @classmethod
+    def of(cls, directory: str) -> _Names:
+        from pipeline.tokenizer import load
+
+        place = storage.join(directory, TOKENIZER)
+        return cls(load(place).backend if storage.is_dir(place) else None)
+
+    def piece(self, token: int) -> str:
+        found = None if self._backend is None else self._backend.id_to_token(token)
+        return f"<{token}>" if found is None else str(found)
+
+    def text(self, token: int, opens: bool) -> str:
+        """What a piece adds to a text, its space in front included, but for the first one of a segment."""
+        piece = self.piece(token)
+        if self._bytes:
+            text = str(self._backend.decode([token], skip_special_tokens=False))
+            if piece.startswith("Ġ") and not text.startswith(" "):
+                text = " " + text
+        elif piece.startswith("▁"):
+            text = " " + piece[1:]
+        else:
+            text = piece[2:] if piece.startswith("##") and len(piece) > 2 else " " + piece
+        return text.lstrip() if opens else text

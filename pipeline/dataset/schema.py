@@ -1,0 +1,148 @@
+"""The Arrow schemas of corpus and dataset, their version, and the names of their files.
+
+Both are plain Arrow IPC files that pyarrow, `datasets`, polars and duckdb open without this project.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.core.errors import DataError, UsageError
+
+VERSION = 1
+
+TRAIN = "train"
+HELDOUT = "heldout"
+SPLITS = (TRAIN, HELDOUT)
+
+NO_PAIR = -100  # in a batch: a row without a pair label; torch's usual ignore index
+
+# One row is one document. `sentences` are in order; `paragraphs` holds the index of each sentence that opens
+# a paragraph, so `sentences` and `paragraphs` together are the whole text.
+CORPUS = pa.schema(
+    [
+        pa.field("key", pa.uint64(), nullable=False),  # blake2b of `id`: the document's random number seed
+        pa.field("id", pa.string(), nullable=False),  # source kind / file / the document's own name
+        pa.field("source", pa.string(), nullable=False),  # the reader's name: wikipedia, books, …
+        pa.field("title", pa.string(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),  # train | heldout, from `key` alone
+        pa.field("sentences", pa.list_(pa.string()), nullable=False),
+        pa.field("paragraphs", pa.list_(pa.int32()), nullable=False),
+    ],
+    metadata={"cloze.corpus": str(VERSION)},
+)
+
+
+def shard_name(prefix: str, number: int, count: int) -> str:
+    """`train-00003-of-00016.arrow`: the name that Hugging Face datasets gives shards too."""
+    return f"{prefix}-{number:05d}-of-{count:05d}.arrow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecialTokens:
+    """Ids of the tokens with a meaning of their own. RoBERTa's <s>, </s> are `cls` and `sep`."""
+
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return (self.pad, self.unk, self.cls, self.sep, self.mask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetInfo:
+    """What a reader must know of a dataset's rows; lies as JSON in every shard's schema metadata.
+
+    Attributes:
+        recipe: its name in `pipeline.dataset.recipes.RECIPES`.
+        length: the most tokens a row holds.
+        copies: masks a row.
+        vocab_size: V.
+        special: ids of the special tokens.
+        pair_task: what pair labels mean: nsp, sop, or None for rows without labels.
+        seed: of all random numbers; with a row's `source` it gives the row's key.
+        tokenizer: fingerprint of the tokenizer.
+        packed: a row holds several sequences that must not see each other; the column `boundaries` says where they begin.
+        masks: how the stored masks were drawn (`pipeline.dataset.masking.draw.MaskConfig.as_dict`), so that fresh ones
+            can be drawn in the same way; None where nothing is known of it.
+    """
+
+    recipe: str
+    length: int
+    copies: int
+    vocab_size: int
+    special: SpecialTokens
+    pair_task: str | None
+    seed: int
+    tokenizer: str
+    packed: bool = False
+    masks: dict[str, Any] | None = None
+    version: int = VERSION
+
+    def to_metadata(self) -> dict[bytes, bytes]:
+        return {b"cloze.dataset": json.dumps(asdict(self), sort_keys=True).encode()}
+
+    @classmethod
+    def from_schema(cls, schema: pa.Schema, name: str) -> DatasetInfo:
+        """Read it back; `DataError` if `name` is no dataset shard."""
+        content = (schema.metadata or {}).get(b"cloze.dataset")
+        if content is None:
+            raise DataError(
+                f"{name} is no Cloze dataset shard (its schema lacks the key cloze.dataset); make one with `cloze dataset`"
+            )
+        values = json.loads(content)
+        if values.get("version") != VERSION:
+            raise DataError(f"{name} has dataset version {values.get('version')}, this program reads {VERSION}; make it again")
+        values["special"] = SpecialTokens(**values["special"])
+        return cls(**values)
+
+
+def id_dtype(vocab_size: int, wanted: str = "auto") -> np.dtype[Any]:
+    """The smallest dtype that holds the ids of a vocabulary, or the `wanted` one if it does.
+
+    Raises:
+        UsageError: `wanted` is too small for the vocabulary.
+    """
+    fits: np.dtype[Any] = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+    if wanted == "auto":
+        return fits
+    dtype: np.dtype[Any] = np.dtype(wanted)
+    if vocab_size > np.iinfo(dtype).max + 1:
+        raise UsageError(
+            f"id_type ({wanted}) holds {np.iinfo(dtype).max + 1:,} ids, the vocabulary has {vocab_size:,}; use uint32"
+        )
+    return dtype
+
+
+def dataset_schema(info: DatasetInfo, ids: np.dtype[Any]) -> pa.Schema:
+    """The schema of a dataset shard (`ids`: the dtype of token ids, from `id_dtype`).
+
+    `masks` has one entry a mask copy: the sorted positions that are predicted, and the ids that stand there in
+    the masked sequence. The labels are `input_ids` at those positions. Left-to-right rows have empty lists there.
+
+    `source` names the document of the row's first token, and the sentence of that document in which the row begins. A pairing
+    that cuts a sentence too long for a row counts each part of it as a sentence, so that no two rows share a source.
+
+    `boundaries` stands last, only where `info.packed`: the first position of every sequence in the row, 0 first.
+    """
+    token = pa.from_numpy_dtype(ids)
+    mask = pa.struct([pa.field("positions", pa.list_(pa.uint16())), pa.field("input_ids", pa.list_(token))])
+    fields = [
+        pa.field("input_ids", pa.list_(token), nullable=False),
+        pa.field("segment_start", pa.int32(), nullable=False),
+        pa.field("pair_label", pa.int8(), nullable=True),
+        pa.field("masks", pa.list_(mask), nullable=False),
+        pa.field("source", pa.struct([pa.field("document", pa.uint64()), pa.field("offset", pa.int32())]), nullable=False),
+    ]
+    if info.packed:
+        fields.append(pa.field("boundaries", pa.list_(pa.uint16()), nullable=False))
+    return pa.schema(fields, metadata=info.to_metadata())

@@ -1,0 +1,171 @@
+"""Stage "dataset": a corpus and a tokenizer in, shards of examples with their masks out.
+
+First every corpus shard is cut into rows, then the rows are spread over shards by a hash, equal to within one row, and
+their masks drawn. Both steps are fanned out by Beam; `pipeline.dataset.row_parts` and `shards` hold what they do.
+With the input `append`, a finished dataset, its shards are taken over as they are, and new ones hold what it lacks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator
+
+from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.dataset.config import ExampleConfig
+from pipeline.dataset.pairs import PAIRINGS
+
+if TYPE_CHECKING:
+    from pipeline.dataset.append import Base
+    from pipeline.dataset.schema import DatasetInfo
+    from pipeline.tokenizer.tokenizer import Tokenizer
+
+VERSION = 2
+MOST_BINS = 64
+
+
+class DatasetConfig(ExampleConfig):
+    """Examples, and how they are stored.
+
+    Attributes:
+        shards: files of the training split.
+        id_type: auto takes uint16 where the vocabulary allows it.
+        length_bins: bins of rows of similar length, from which the trainer draws its batches, so that they pad less: how
+            many of equal width, or the most tokens of each. 1: none.
+        compression: of the shards: zstd or lz4 take less disk, and are unpacked as they are read.
+    """
+
+    shards: int = Field(default=4, ge=1, le=99_999)
+    id_type: Literal["auto", "uint16", "uint32"] = "auto"
+    length_bins: int | tuple[int, ...] = 1
+    compression: Literal["none", "zstd", "lz4"] = "none"
+
+    @field_validator("length_bins")
+    @classmethod
+    def _bins_fit(cls, bins: int | tuple[int, ...], info: Any) -> int | tuple[int, ...]:
+        length = info.data.get("length", 1 << 16)
+        if isinstance(bins, int):
+            if not 1 <= bins <= MOST_BINS:
+                raise ValueError(f"use 1 to {MOST_BINS} bins")
+        elif not bins or len(bins) > MOST_BINS or list(bins) != sorted(set(bins)) or bins[0] < 1 or bins[-1] > length:
+            raise ValueError(f"borders rise from 1 to length ({length}), {MOST_BINS} at most")
+        return bins
+
+
+def run(config: DatasetConfig, build: Build) -> Outcome:
+    """Make the shards.
+
+    Raises:
+        UsageError: ids of `id_type` cannot hold the vocabulary, or what is appended to was made by another version.
+        DataError: the corpus, the tokenizer or what is appended to is missing or damaged, or there is no new training text.
+        ClozeError: the disk cannot hold the shards.
+    """
+    from pipeline.core import storage
+    from pipeline.core.errors import DataError
+    from pipeline.corpus.shards import CorpusShards
+    from pipeline.dataset import append, disk, schema, seen_documents
+    from pipeline.dataset.figures import Summary
+    from pipeline.dataset.masking import unigrams
+    from pipeline.dataset.merge import open_parts
+    from pipeline.dataset.row_parts import MakePart
+    from pipeline.dataset.shard_layout import bin_borders
+    from pipeline.dataset.shards import MakeShard, plan
+    from pipeline.engines.fan_out import fan_out
+    from pipeline.tokenizer import load
+
+    corpus = CorpusShards.open(build.inputs["corpus"])
+    base = append.Base.open(build.inputs["append"], VERSION) if "append" in build.inputs else None
+    tokenizer = load(build.inputs["vocab"], config.lowercase)
+    ids = str(schema.id_dtype(tokenizer.vocab_size, config.id_type))
+    info = _info(config, tokenizer)
+    if base is None:
+        tokenizer.save(build.file("tokenizer"))
+    else:
+        base.check(info)
+        base.take_over(build.path)
+    masks = config.mask_config()
+    parts, directory = len(corpus.names), storage.join(build.scratch, "parts")
+    make_part = MakePart(
+        directory=directory,
+        tokenizer=build.file("tokenizer"),
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        ids=ids,
+        pairing=config.pairing,
+        pairs=config.pair_config(),
+        masks=masks,
+    )
+    make = seen_documents.MakeDocumentPart(
+        make_part=make_part, known=base.documents if base else (), stamp=base.manifest.fingerprint if base else ""
+    )
+    units = [(f"part-{number:05d}", {"number": number, "path": corpus.file(name)}) for number, name in enumerate(corpus.names)]
+    made = fan_out(build, "rows", units, make, unit_name="bytes", weights=[float(size) for size in corpus.sizes])
+    for result in made:
+        for split in schema.SPLITS:
+            build.counters.update(result[split]["counters"])
+    rows = {split: sum(result[split]["rows"] for result in made) for split in schema.SPLITS}
+    if not rows[schema.TRAIN]:
+        lacks = f" that {base.path} lacks" if base else ""
+        raise DataError(f"{corpus.path} gives no rows{lacks} for the split {schema.TRAIN}; give `cloze corpus` more text")
+    documents_made = sum(result["documents"] for result in made)
+    generation = base.generation if base else 0
+    seen_documents.write_documents(
+        build.file(f"{append.prefix(seen_documents.DOCUMENTS, generation)}.arrow"), directory, parts, documents_made
+    )
+
+    counts = build.file(unigrams.FILE) if masks.random_from == "corpus" else None
+    if counts is not None and base is None:  # what is appended is masked like what is there
+        unigrams.write_unigrams(counts, open_parts(directory, schema.TRAIN, parts, build.fingerprint), tokenizer.vocab_size)
+    make_shard = MakeShard(
+        directory=directory,
+        parts=parts,
+        stamp=build.fingerprint,
+        info=info,
+        ids=ids,
+        tokenizer=build.file("tokenizer"),
+        masks=masks,
+        borders=bin_borders(config.length, config.length_bins),
+        compression=None if config.compression == "none" else config.compression,
+        unigrams=counts,
+    )
+    shards: list[tuple[str, dict[str, Any]]] = []
+    train_shards = _train_shards(config, base, rows[schema.TRAIN])
+    for split, count in ((schema.TRAIN, train_shards), (schema.HELDOUT, 1)):
+        for number, slices in enumerate(plan(make_shard, split, rows[split], count)):
+            name = schema.shard_name(append.prefix(split, generation), number, count)
+            unit = {"split": split, "path": build.file(name), "slices": [asdict(part) for part in slices]}
+            shards.append((name.removesuffix(".arrow"), unit))
+    weights = [float(sum(part["rows"] for part in unit["slices"])) for _, unit in shards]
+    disk.check(build.path, directory, masks.rate, 2 if ids == "uint16" else 4, config.copies, config.compression)
+    written = fan_out(build, "shards", shards, make_shard, unit_name="rows", weights=weights)
+    summary = Summary(config=config, info=info, rows=rows, documents=documents_made, shards=train_shards)
+    known = sum(result["known"] for result in made)
+    return summary.outcome(build, written[:train_shards], base, known)
+
+
+def _info(config: DatasetConfig, tokenizer: Tokenizer) -> DatasetInfo:
+    """What every shard says of itself."""
+    from pipeline.dataset import schema
+
+    return schema.DatasetInfo(
+        recipe=config.recipe,
+        length=config.length,
+        copies=config.copies,
+        vocab_size=tokenizer.vocab_size,
+        special=tokenizer.special,
+        pair_task=PAIRINGS[config.pairing].task,
+        seed=config.seed,
+        tokenizer=tokenizer.fingerprint,
+        packed=PAIRINGS[config.pairing].packed,
+        masks=config.mask_config().as_dict(),
+    )
+
+
+def _train_shards(config: DatasetConfig, base: Base | None, rows: int) -> int:
+    """The config's shards, or as many new ones as keep the size of those that are there."""
+    return config.shards if base is None else min(99_999, max(1, round(rows / base.rows_a_shard)))
+
+
+STAGE = Stage(
+    name="dataset", version=VERSION, config=DatasetConfig, run=run, inputs=("corpus", "vocab"), optional_inputs=("append",)
+)

@@ -1,0 +1,190 @@
+"""How work is spread: from a list of work units, a Beam pipeline, which an engine runs.
+
+Every job here is a sequence of *fan-outs*: a list of small JSON-like work units, a function that does one unit
+and writes its heavy bytes to storage, and small results that come back. The function must be idempotent
+(it may run twice, on any worker), and its output may depend on the unit alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import apache_beam as beam
+
+from pipeline.core import storage, system_errors
+from pipeline.core.arrow import give_back
+from pipeline.core.errors import BY_EXIT_CODE, ClozeError
+from pipeline.core.stage import Build
+from pipeline.engines.base import Engine, Lost, open_engine
+from pipeline.engines.beam_worker import tell_unit
+
+POLL_SECONDS = 0.5
+REMOTE_POLL_SECONDS = 3.0  # listings are billed
+RESULT_THREADS = 16
+_LOGGER = logging.getLogger(__name__)
+IDLE = ""  # the name of a unit that is nothing to do
+
+
+class _Unit(beam.DoFn):  # type: ignore[misc]
+    """Does one unit, unless its result file says that an earlier try did; the result file is written last."""
+
+    def __init__(self, function: Callable[[Any], dict[str, Any]], results: str, directory: str) -> None:
+        self.function, self.results, self.directory = function, results, directory
+
+    def setup(self) -> None:
+        """Stand where the stage stands, if this machine has the place, so that relative paths in a config mean the same."""
+        if os.getcwd() != self.directory and os.path.isdir(self.directory):
+            os.chdir(self.directory)
+
+    def process(self, element: tuple[str, str]) -> Iterable[None]:
+        name, packed = element
+        if name == IDLE:
+            return ()
+        unit = json.loads(packed)
+        tell_unit(name)
+        try:
+            result_file = storage.join(self.results, f"{name}.json")
+            if not storage.exists(result_file):
+                try:
+                    result: dict[str, Any] = {"result": self.function(unit)}
+                except ClozeError as error:  # a user's fault is told as one, not as a worker's crash and its retries
+                    result = {"error": str(error), "exit_code": error.exit_code}
+                storage.write_bytes(result_file, json.dumps(result).encode())
+        except Exception as error:
+            _LOGGER.exception("unit %s failed", name)
+            raise UnitFailed(system_errors.mark(system_errors.sentence(name, error))) from error
+        finally:
+            give_back()
+        return ()
+
+
+class UnitFailed(Exception):
+    """A unit could not be done, by no fault of the user's: engines may try again. Its text holds a sentence in marks."""
+
+
+def dealt(units: list[tuple[str, Any]], weights: list[float], workers: int) -> list[tuple[str, Any]]:
+    """The units in an order that gives each worker equal work.
+
+    Beam's local runner and Flink deal element i to worker i modulo their number, whatever they weigh. So the units are shared
+    out first, the heaviest first and each to the lightest worker, and the shorter hands are filled up with idle elements. For
+    engines that give a worker its next element when it is ready (one hand here), the heaviest simply come first.
+    """
+    hands: list[list[tuple[str, Any]]] = [[] for _ in range(max(1, min(workers, len(units))))]
+    loads = [0.0] * len(hands)
+    for number in sorted(range(len(units)), key=lambda n: (-weights[n], n)):
+        lightest = loads.index(min(loads))
+        hands[lightest].append(units[number])
+        loads[lightest] += weights[number]
+    longest = max(map(len, hands), default=0)
+    return [hand[place] if place < len(hand) else (IDLE, None) for place in range(longest) for hand in hands]
+
+
+def fan_out(
+    build: Build,
+    step: str,
+    units: list[tuple[str, Any]],
+    function: Callable[[Any], dict[str, Any]],
+    *,
+    unit_name: str,
+    weights: list[float] | None = None,
+) -> list[dict[str, Any]]:
+    """Run `function` on every unit by Beam, and return the results in the order of `units`.
+
+    Units already done by an interrupted try are not done again: results lie in the build's scratch.
+
+    Args:
+        step: the step's name: its scratch directory and its name in progress.
+        units: (name, unit): names unique and fit for files, units small, of what JSON knows.
+        function: importable by name (module level or an instance of a module-level dataclass with `__call__`);
+            returns small JSON.
+        unit_name: what is counted in progress, such as `files`.
+        weights: the work in each unit, for progress; equal by default.
+
+    Raises:
+        ClozeError: of the kind that `function` raised, for the first unit in order that did.
+    """
+    results = storage.join(build.scratch, step)
+    storage.make_dirs(results)
+    weight = dict(zip((name for name, _ in units), weights or [1.0] * len(units), strict=True))
+    total = sum(weight.values())
+    attempt = 0
+    while todo := _not_done(results, units):
+        engine = open_engine(build)
+        elements = dealt(todo, [weight[name] for name, _ in todo], engine.hands)
+        try:
+            with _watch(build, results, weight, total, unit_name):
+                _run(engine, elements, _Unit(function, results, os.getcwd()), len(todo), step)
+        except Lost as error:
+            attempt += 1
+            if attempt > engine.retries:
+                raise
+            _LOGGER.warning("try %d of %d to do what is left: %s", attempt, engine.retries, error)
+        else:
+            break
+    build.report(total, total, unit_name, {"step": step})
+    collected = []
+    for (name, _), text in zip(units, _read_results(results, [name for name, _ in units]), strict=True):
+        content = json.loads(text)
+        if "error" in content:
+            storage.remove(storage.join(results, f"{name}.json"))
+            raise BY_EXIT_CODE.get(content["exit_code"], ClozeError)(content["error"])
+        collected.append(content["result"])
+    return collected
+
+
+def _not_done(results: str, units: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    done = {name.removesuffix(".json") for name in storage.list_files(results)}
+    return [unit for unit in units if unit[0] not in done]
+
+
+def _run(engine: Engine, elements: list[tuple[str, Any]], work: _Unit, units: int, step: str) -> None:
+    def construct(pipeline: beam.Pipeline) -> None:
+        # Units travel as JSON: Beam's own coder refuses the paths of files whose names are no UTF-8.
+        packed = [(name, json.dumps(unit)) for name, unit in elements]
+        _ = pipeline | beam.Create(packed, reshuffle=True) | beam.ParDo(work)
+
+    try:
+        engine.run(construct, units, step)
+    except ClozeError:
+        raise
+    except Exception as error:
+        told = system_errors.marked(str(error))
+        if told is None:
+            raise
+        raise ClozeError(f"{told}; run again to go on: what is finished is kept") from error
+
+
+def _read_results(results: str, names: list[str]) -> list[str]:
+    """The result files' text, many at a time: a store answers each in its own good time."""
+    with ThreadPoolExecutor(RESULT_THREADS) as pool:
+        return list(pool.map(lambda name: storage.read_text(storage.join(results, f"{name}.json")), names))
+
+
+class _watch:
+    """Reports the units whose result files have appeared, from a thread, while the pipeline runs."""
+
+    def __init__(self, build: Build, results: str, weight: dict[str, float], total: float, unit_name: str) -> None:
+        self._args = build, results, weight, total, unit_name
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        build, results, weight, total, unit_name = self._args
+        step = results.rsplit("/", 1)[-1]
+        seconds = POLL_SECONDS if storage.is_local(results) else REMOTE_POLL_SECONDS
+        while not self._ended.wait(seconds):
+            names = (name.removesuffix(".json") for name in storage.list_files(results))
+            build.report(sum(weight.get(name, 0.0) for name in names), total, unit_name, {"step": step})

@@ -1,1 +1,0 @@
-"""Pure functions on a `Document`: clean, filter, split into sentences, find duplicates."""

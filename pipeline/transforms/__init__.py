@@ -1,1 +1,0 @@
-"""Thin Beam PTransforms around the pure functions, and the way a Beam pipeline is run."""

@@ -1,0 +1,1 @@
+"""Stage vocab: a corpus in, a tokenizer out: trained, imported, or extended; measured."""

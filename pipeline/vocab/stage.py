@@ -1,0 +1,218 @@
+"""Stage "vocab": a corpus in, a tokenizer out; or a tokenizer in, and the same or a longer one out.
+
+It is trained on a sample of the training split, chosen by the documents' keys, so that the same corpus gives the same
+bytes on every machine. Transformers' `AutoTokenizer` opens the artifact's directory.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from pipeline.core.errors import DataError, UsageError, did_you_mean
+from pipeline.core.stage import Build, Outcome, Stage, StageConfig
+from pipeline.tokenizer import TRAINERS
+
+if TYPE_CHECKING:
+    from pipeline.tokenizer.tokenizer import Tokenizer
+    from pipeline.vocab.extend import Word
+    from pipeline.vocab.sample import Sample
+
+VERSION = 1
+REPORT = "report.json"  # of the held-out text, so no part of the content that later stages follow from
+WORDS = "added_words.tsv"
+SIZES = {"wordpiece": 30522, "bpe": 50265, "unigram": 30000}  # of BERT, RoBERTa and ALBERT
+SHOWN_WORDS = 100
+
+
+class VocabConfig(StageConfig):
+    """What the tokenizer is like: trained, or taken over from `import_path`, or `extend_path` and some words more.
+
+    Attributes:
+        kind: a name in `pipeline.tokenizer.TRAINERS`.
+        size: pieces, special tokens included. Text too small to yield as many gives fewer. None: the family's, in SIZES.
+        lowercase: lowercase the text. None: as BERT's uncased models and ALBERT do and RoBERTa does not; as its files say of a tokenizer
+            taken over.
+        strip_accents: remove accents. None: where case is removed (BERT), always (ALBERT); RoBERTa cannot.
+        min_frequency: how often a pair of pieces must occur to be merged, or a word to be added. Not for unigram.
+        limit_alphabet: the most different characters kept, by frequency; words with others become unknown. Not for bpe.
+        sample_bytes: UTF-8 bytes of text to train on, or to choose words from; whole documents, in an order drawn from their keys.
+        import_path: a tokenizer to take over as it is: all that `pipeline.tokenizer.load` reads.
+        extend_path: a tokenizer to extend by whole words; its ids stay.
+        add: words to add, those that shorten the corpus most (`pipeline.vocab.extend`).
+        words_path: a file of words to add before those, one a line.
+    """
+
+    kind: str = "wordpiece"
+    size: int | None = Field(default=None, ge=6, le=1 << 24)
+    lowercase: bool | None = None
+    strip_accents: bool | None = None
+    min_frequency: int = Field(default=2, ge=1)
+    limit_alphabet: int = Field(default=1000, ge=1)
+    sample_bytes: int = Field(default=100_000_000, ge=1)
+    import_path: str | None = None
+    extend_path: str | None = None
+    add: int = Field(default=0, ge=0)
+    words_path: str | None = None
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        if kind not in TRAINERS:
+            raise ValueError(f"unknown kind of tokenizer; {did_you_mean(kind, TRAINERS)}")
+        return kind
+
+    @model_validator(mode="after")
+    def _one_way(self) -> VocabConfig:
+        if self.import_path and self.extend_path:
+            raise ValueError("import_path and extend_path exclude each other; extend_path alone takes over and adds")
+        if self.extend_path and not (self.add or self.words_path):
+            raise ValueError("extend_path needs words: give add (a number) or words_path (a file)")
+        if (self.add or self.words_path) and not self.extend_path:
+            raise ValueError("add and words_path need extend_path, the tokenizer that they extend")
+        if self.base is not None and (self.size or self.strip_accents is not None):
+            raise ValueError("size and strip_accents are for training; a tokenizer taken over has its own: leave them out")
+        return self
+
+    @classmethod
+    def path_fields(cls) -> tuple[str, ...]:
+        return ("import_path", "extend_path", "words_path")
+
+    @property
+    def base(self) -> str | None:
+        """The tokenizer that is taken over."""
+        return self.import_path or self.extend_path
+
+    def external_fingerprints(self) -> dict[str, str]:
+        """By the content of the files that make up a tokenizer, whatever else lies beside them."""
+        from pipeline.core import fingerprints
+        from pipeline.tokenizer import files
+
+        found = {
+            name: files.fingerprint(path)
+            for name, path in (("import_path", self.import_path), ("extend_path", self.extend_path))
+            if path is not None
+        }
+        return found | ({"words_path": fingerprints.input_fingerprint(self.words_path)} if self.words_path else {})
+
+
+def run(config: VocabConfig, build: Build) -> Outcome:
+    """Train or take over, save, and measure on held-out text.
+
+    The summary's `fertility` is pieces a word, `unknown_rate` the share of unknown pieces (both None without a corpus);
+    `report.json` has all figures of `pipeline.vocab.measure`.
+
+    Raises:
+        DataError: the corpus, or the tokenizer that is taken over, is missing, damaged or empty.
+        UsageError: `size` leaves no room for the characters of the text; there is no corpus to learn from.
+    """
+    from pipeline.core import storage
+    from pipeline.corpus.shards import CorpusShards
+    from pipeline.vocab.draw import draw_samples
+    from pipeline.vocab.measure import measure
+
+    sample = heldout = None
+    if "corpus" in build.inputs:
+        corpus = CorpusShards.open(build.inputs["corpus"])
+        sample, heldout = draw_samples(build, corpus, config.sample_bytes)
+        build.counters["sample/documents"] += sample.cut.documents
+        build.counters["sample/bytes"] += sample.cut.size
+    tokenizer, base, words = _make(config, build, sample)
+    tokenizer.save(build.path)
+    figures: dict[str, Any] = {}
+    summary: dict[str, Any] = {
+        "size": tokenizer.vocab_size,
+        "kind": tokenizer.kind,
+        "fertility": None,
+        "unknown_rate": None,
+        "sample_bytes": sample.cut.size if sample else 0,
+    }
+    if heldout is not None:
+        build.report(0, None, "", {"step": "measure"})
+        documents = list(heldout.sentences())
+        figures["tokenizer"] = measure(tokenizer, documents)
+        if base is not None and config.extend_path:
+            figures["before"] = measure(base, documents)
+            summary["fertility_before"] = figures["before"]["fertility"]
+        for name in ("fertility", "unknown_rate", "single_piece_words", "bytes_per_piece"):
+            summary[name] = figures["tokenizer"][name]
+    if config.extend_path:
+        assert base is not None
+        _write_words(build, words, tokenizer)
+        build.counters["words/added"] += len(words)
+        summary |= {"added": len(words), "added_pieces": tokenizer.vocab_size - base.vocab_size}
+        summary["added_words"] = [word.text for word in words[:SHOWN_WORDS]]
+    content = json.dumps(figures, indent=1, sort_keys=True) + "\n"
+    storage.write_bytes(build.file(REPORT), content.encode())
+    return Outcome(rows=tokenizer.vocab_size, tokens=figures.get("tokenizer", {}).get("pieces", 0), summary=summary)
+
+
+def _make(config: VocabConfig, build: Build, sample: Sample | None) -> tuple[Tokenizer, Tokenizer | None, list[Word]]:
+    """The tokenizer, the one it was taken over from, and the words that were added."""
+    from pipeline.core.worker import load as load_object
+    from pipeline.tokenizer import load
+    from pipeline.tokenizer.tokenizer import Tokenizer
+
+    if config.base is not None:
+        base = load(config.base, config.lowercase)
+        if config.import_path:
+            return base, base, []
+        extended, words = _extend(config, build, sample, base)
+        return extended, base, words
+    if sample is None:
+        raise UsageError(f"a {config.kind} vocabulary is learned from text; give a corpus, or import_path to take one over")
+    lowercase = config.lowercase if config.lowercase is not None else config.kind != "bpe"
+    trained = load_object(TRAINERS[config.kind])(
+        sample.reported(build.report),
+        size=config.size or SIZES[config.kind],
+        lowercase=lowercase,
+        strip_accents=config.strip_accents,
+        min_frequency=config.min_frequency,
+        limit_alphabet=config.limit_alphabet,
+    )
+    return Tokenizer.of(trained, build.path), None, []
+
+
+def _extend(config: VocabConfig, build: Build, sample: Sample | None, base: Tokenizer) -> tuple[Tokenizer, list[Word]]:
+    from collections import Counter
+
+    from pipeline.core import storage
+    from pipeline.vocab import extend as extending
+
+    assert config.extend_path is not None
+    if sample is None and config.add:
+        raise UsageError(f"add ({config.add}) chooses words of a corpus; give one, or name the words in words_path")
+    counts: Counter[str] = Counter()
+    if sample is not None:
+        counts = extending.count_candidates(base, sample.reported(build.report)())
+    listed: list[str] = []
+    if config.words_path:
+        try:
+            lines = storage.read_text(config.words_path).splitlines()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{config.words_path} is not UTF-8 at byte {error.start}; it holds one word a line") from error
+        listed = extending.given_words(base, lines, config.words_path)
+    words = extending.weigh(base, counts, listed)
+    others = Counter({word: count for word, count in counts.items() if word not in set(listed)})
+    words += extending.choose(base, others, config.add, config.min_frequency)
+    extended, added = extending.extend(base, words, counts.total(), config.extend_path)
+    build.counters["words/one_piece_before"] += sum(word.pieces <= 1 for word in words)
+    build.counters["words/not_one_piece"] += sum(word.pieces > 1 for word in words) - len(added)
+    return extended, added
+
+
+def _write_words(build: Build, words: list[Word], tokenizer: Tokenizer) -> None:
+    """The added words, best first: word, id, how often it occurs, pieces before, score."""
+    import numpy as np
+
+    from pipeline.core import storage
+
+    ids, _ = tokenizer.encode_flat([word.text for word in words], np.ones(len(words), np.bool_))
+    lines = ["word\tid\tcount\tpieces\tscore"]
+    lines += [f"{w.text}\t{n}\t{w.count}\t{w.pieces}\t{w.score}" for w, n in zip(words, ids.tolist(), strict=True)]
+    storage.write_bytes(build.file(WORDS), "".join(f"{line}\n" for line in lines).encode())
+
+
+STAGE = Stage(name="vocab", version=VERSION, config=VocabConfig, run=run, optional_inputs=("corpus",), volatile=(REPORT,))

@@ -1,0 +1,1 @@
+"""One trainer a kind of vocabulary, each the same bytes from every process."""

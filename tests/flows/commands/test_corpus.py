@@ -1,0 +1,91 @@
+"""`cloze corpus` as typed: its options reach the stage, and `--explain` prints without writing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flows import cli
+from pipeline.core import artifact
+
+
+@pytest.fixture
+def source(tmp_path):
+    lines = [
+        {
+            "body": " ".join(
+                f"The {word} house number {n} stood by the {word} road for {n} long years."
+                for word in "old red wet dry".split()
+            ),
+            "name": f"N{n}",
+        }
+        for n in range(6)
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def run(capsys, *arguments: str) -> tuple[int, dict, str]:
+    code = cli.main(["corpus", *arguments])
+    captured = capsys.readouterr()
+    last = captured.out.strip().splitlines()[-1] if captured.out.strip() else "{}"
+    return code, json.loads(last) if last.startswith("{") else {}, captured.out + captured.err
+
+
+def test_every_option_reaches_the_stage(capsys, source, tmp_path):
+    task = tmp_path / "dev.txt"
+    task.write_text("A question of twelve words or so that is not in the text.\n")
+    out = tmp_path / "out"
+    code, found, _ = run(
+        capsys, "--source", f"jsonl={source}", "--field", "text=body", "--field", "title=name", "--language", "de", "--dedup", "exact",
+        "--decontaminate", str(task), "--keep-rejected", "--on-error", "quarantine", "--max-rejected-share", "0.5",
+        "--set", "minimum_words=2", "--out", str(out), "--json",
+    )  # fmt: skip
+    assert code == 0
+    manifest = artifact.read_manifest(str(out))
+    config = manifest.config
+    assert (config["language"], config["dedup"], config["keep_rejected"], config["on_error"]) == (
+        "de",
+        "exact",
+        True,
+        "quarantine",
+    )
+    assert (config["max_rejected_share"], config["minimum_words"], config["decontaminate"]) == (0.5, 2, [str(task)])
+    assert config["sources"][0]["fields"] == {"text": "body", "title": "name"}
+    assert {"documents", "bytes", "dropped", "dropped_lines", "duplicates", "languages", "quarantined", "contaminated"} <= set(
+        found
+    )
+    assert found["documents"] == manifest.rows == 6
+
+
+def test_explain_prints_and_writes_nothing(capsys, source, tmp_path):
+    before = sorted(tmp_path.iterdir())
+    options = ["--source", f"jsonl={source}", "--field", "text=body", "--field", "title=name", "--dedup", "none"]
+    code, _, text = run(capsys, *options, "--explain", "n3")
+    assert code == 0
+    for word in ("N3", "clean", "sentences", "kept"):
+        assert word in text
+    code, found, _ = run(capsys, *options, "--explain", "n3", "--json")
+    assert (code, found["explain"]["title"], found["explain"]["outcome"]) == (0, "N3", "kept")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--source", "jsonl"], "must look like KIND=PATH"),
+        (["--source", "jsonl={}"], "missing option --out"),
+        (["--source", "jsonl={}", "--field", "text"], "must look like NAME=COLUMN"),
+        (["--source", "books={}", "--field", "text=a", "--out", "x"], "none is given"),
+        (["--source", "jsonl={}", "--field", "txt=a", "--out", "x"], "unknown field 'txt'"),
+        (["--source", "jsonl={}", "--dedup", "all", "--out", "x"], "minhash"),
+        (["--source", "jsonl={}", "--field", "text=body", "--explain", "none of them"], "no document of the title or id"),
+    ],
+)
+def test_bad_options(capsys, source, tmp_path, monkeypatch, options, words):
+    monkeypatch.chdir(tmp_path)
+    code, _, text = run(capsys, *(option.format(source) for option in options))
+    assert code == 2
+    assert words in text

@@ -1,0 +1,115 @@
+"""The config refuses what cannot work, in one sentence, before torch is loaded; presets are the papers' models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from model.families.config import check_fits, for_dataset
+from model.families.presets import MODELS, model_config
+from model.families.table import FAMILIES, build
+from pipeline.core.errors import UsageError
+from pipeline.dataset.schema import DatasetInfo, SpecialTokens
+from tests.tiny_models import tiny_config
+
+INFO = DatasetInfo(
+    recipe="bert",
+    length=128,
+    copies=10,
+    vocab_size=8192,
+    special=SpecialTokens(pad=3, unk=1, cls=2, sep=0, mask=4),
+    pair_task="nsp",
+    seed=7,
+    tokenizer="0" * 64,
+)
+
+
+def test_indivisible_width_names_both_values_and_the_remedy() -> None:
+    with pytest.raises(UsageError, match=r"hidden_size \(770\) must be divisible by num_attention_heads \(12\); use 768"):
+        model_config({"hidden_size": 770, "num_attention_heads": 12})
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"hiden_size": 128}, "did you mean 'hidden_size'"),
+        ({"family": "brt"}, "did you mean 'bert'"),
+        ({"preset": "bert-bas"}, "did you mean 'bert-base'"),
+        ({"num_hidden_layers": 0}, "model.num_hidden_layers"),
+        ({"hidden_dropout": 1.0}, "model.hidden_dropout"),
+        ({"hidden_act": "swish"}, "model.hidden_act"),
+    ],
+)
+def test_faults_are_one_sentence(values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as caught:
+        model_config(values)
+    assert "\n" not in str(caught.value)
+
+
+def test_values_start_from_a_preset_and_are_overridden() -> None:
+    assert model_config("bert-mini").hidden_size == 256
+    assert model_config({"preset": "bert-mini", "hidden_dropout": 0.0}, num_hidden_layers=3) == model_config(
+        "bert-mini", hidden_dropout=0.0, num_hidden_layers=3
+    )
+    assert model_config(model_config("bert-tiny")) == MODELS["bert-tiny"]()
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),  # Turc et al. 2019, Table 1; bert-large as counted in the released checkpoint
+    [
+        ("bert-tiny", 4.4),
+        ("bert-mini", 11.3),
+        ("bert-small", 29.1),
+        ("bert-medium", 41.7),
+        ("bert-base", 110.1),
+        ("bert-large", 336.2),
+    ],
+)
+def test_presets_have_the_published_number_of_parameters(name: str, millions: float) -> None:
+    with torch.device("meta"):
+        model = build(model_config(name, vocab_size=30522))
+    assert round(sum(parameter.numel() for parameter in model.parameters()) / 1e6, 1) == millions
+
+
+def test_an_open_vocabulary_is_taken_from_the_dataset_exactly() -> None:
+    model = for_dataset(model_config("bert-tiny"), INFO)
+    assert (model.vocab_size, model.pad_token_id) == (8192, 3)
+    assert for_dataset(tiny_config(vocab_size=9000, max_position_embeddings=128), INFO).vocab_size == 9000
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"max_position_embeddings": 64}, ("64", "128", "max_position_embeddings")),
+        ({"vocab_size": 100}, ("100", "8192", "vocab_size")),
+    ],
+)
+def test_a_model_that_cannot_read_the_dataset_is_refused_with_both_values(
+    changes: dict[str, int], names: tuple[str, ...]
+) -> None:
+    fitting = tiny_config(vocab_size=8192, max_position_embeddings=128)
+    check_fits(fitting, INFO)
+    with pytest.raises(UsageError) as caught:
+        check_fits(fitting.model_copy(update=changes), INFO)
+    assert all(name in str(caught.value) for name in names)
+
+
+def test_building_with_an_open_vocabulary_is_refused() -> None:
+    with pytest.raises(UsageError, match="vocab_size"):
+        build(model_config("bert-tiny"))
+
+
+def test_the_command_line_can_check_configs_without_torch() -> None:
+    modules = "model.families.presets, model.objectives, model.hub.export_stage, model.use.fill_mask"
+    program = f"import sys, {modules}; sys.exit(any(m in sys.modules for m in ('torch', 'numpy.fft', 'transformers')) * 7)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_every_family_in_the_table_builds() -> None:
+    for family in FAMILIES:
+        model = build(tiny_config(family=family))
+        assert hasattr(model, "encoder")
+        assert hasattr(model, "pooler")

@@ -1,0 +1,364 @@
+"""What each family is about, apart from parity: sharing, spans, replacement, order, and what a student takes over."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from model.families.config import ModelConfig, parse_model
+from model.families.distilbert.model import from_teacher
+from model.families.presets import model_config
+from model.families.spanbert.model import spans
+from model.families.table import FAMILIES, build, new_backbone, restore
+from model.layers.unmask import overlay, unmask
+from model.objectives import choose, objectives, total_loss
+from model.train.scoring import Scoring
+from pipeline.core.errors import UsageError
+from tests.tiny_models import PIECES, dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
+
+SMALL = {"electra": {"embedding_size": 8}, "albert": {"embedding_size": 8}}
+
+
+def scored(model: Any, config: ModelConfig, batch: dict[str, Tensor], pair_task: str | None = "nsp") -> Any:
+    found = objectives(config.own_objectives(pair_task))
+    outputs = model(batch)
+    return outputs, [objective.score(outputs, batch) for objective in found]
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_untrained_models_lose_what_guessing_costs_and_count_beforehand(family: str) -> None:
+    config = model_config("bert-tiny", family=family) if family == "megatron-bert" else model_config(f"{family}-tiny")
+    config = config.model_copy(update={"vocab_size": 1000, "max_position_embeddings": 64})
+    torch.manual_seed(0)
+    batch = tiny_batch(rows=8, length=48, vocab_size=1000)
+    module = Scoring(build(config), config.own_objectives("nsp"), "fp32", weights=config.loss_weights()).eval()
+    counts = module.targets(batch)
+    with torch.no_grad():
+        _, figures, _ = module({**batch, "mask_id": torch.tensor(4)}, torch.tensor(counts, dtype=torch.float32))
+    for name, objective, total, count in zip(module.names, module.objectives, figures[0].tolist(), counts, strict=True):
+        assert objective.chance is not None
+        assert total / count == pytest.approx(objective.chance(1000), rel=0.06), name
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_split_batches_add_up_to_the_whole(family: str) -> None:
+    """Sums and counts over rows are those of the batch: padding of another width and neighbours change nothing."""
+    changes = SMALL.get(family, {})
+    model = tiny_model(family=family, **changes)
+    batch = tiny_batch(rows=4, length=12)
+    if family == "electra":  # what the generator draws depends on the batch: judge the rows as they are
+        batch["masked_labels"] = batch["input_ids"].flatten()[batch["masked_positions"]]
+        batch.pop("masked_labels")
+        whole = model(batch)["rtd_logits"]
+        parts = torch.cat([model(row(batch, number))["rtd_logits"] for number in range(4)])
+        torch.testing.assert_close(parts[batch["attention_mask"]], whole[batch["attention_mask"]], atol=1e-5, rtol=1e-4)
+        return
+    _, whole = scored(model, tiny_config(family=family, **changes), batch)
+    singles = [scored(model, tiny_config(family=family, **changes), row(batch, number))[1] for number in range(4)]
+    for place, expected in enumerate(whole):
+        torch.testing.assert_close(sum(single[place].total for single in singles), expected.total, atol=1e-4, rtol=1e-5)
+        assert sum(int(single[place].count) for single in singles) == int(expected.count)
+
+
+def row(batch: dict[str, Tensor], number: int) -> dict[str, Tensor]:
+    length = batch["input_ids"].shape[1]
+    inside = batch["masked_positions"] // length == number
+    part = {name: batch[name][number : number + 1] for name in ("input_ids", "attention_mask", "token_type_ids", "pair_labels")}
+    part["masked_positions"] = batch["masked_positions"][inside] - number * length
+    if "masked_labels" in batch:
+        part["masked_labels"] = batch["masked_labels"][inside]
+    return part
+
+
+def test_unmasking_ignores_filler() -> None:
+    batch = tiny_batch()
+    filled = {
+        **batch,
+        "masked_positions": torch.cat([batch["masked_positions"], torch.zeros(5, dtype=torch.int64)]),
+        "masked_labels": torch.cat([batch["masked_labels"], torch.full((5,), -100)]),
+    }
+    expected = batch["input_ids"].clone()
+    expected.view(-1)[batch["masked_positions"]] = batch["masked_labels"]
+    assert unmask(batch).equal(expected)
+    assert unmask(filled).equal(expected)
+    assert overlay(filled, torch.full_like(filled["masked_labels"], 3)).equal(
+        batch["input_ids"].flatten().index_fill(0, batch["masked_positions"], 3).view_as(expected)
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.integers(1, 60).filter(lambda place: place % 16 not in (0, 15)), min_size=1), st.integers(0, 5))
+def test_a_span_ends_where_nothing_is_masked(chosen: set[int], filler: int) -> None:
+    positions = torch.tensor(sorted(chosen) + [0] * filler)
+    found = spans(positions)
+    for place, left, right, number in zip(positions.tolist(), *(part.tolist() for part in found), strict=True):
+        if place == 0:
+            continue
+        assert left not in chosen
+        assert right not in chosen
+        assert left < place < right
+        assert set(range(left + 1, right)) <= chosen
+        assert number == place - left - 1
+
+
+def test_the_span_head_sees_only_the_ends_of_a_span() -> None:
+    """What stands inside of a span may change; what stands at its ends may not."""
+    model = tiny_model(family="spanbert")
+    hidden = torch.randn(1, 10, 16)
+    model.encoder.forward = lambda *_: hidden  # type: ignore[method-assign]
+    batch = {name: tensor[:1, :10] for name, tensor in tiny_batch(length=10).items() if tensor.ndim == 2}
+    batch["masked_positions"] = torch.tensor([3, 4, 5])
+    before = model(batch)["sbo_logits"]
+    hidden[0, 3:6] += 1.0
+    assert model(batch)["sbo_logits"].equal(before)
+    hidden[0, 6] += 1.0
+    assert not torch.allclose(model(batch)["sbo_logits"], before)
+    assert not torch.allclose(before[0], before[1])  # the place in the span counts
+
+
+@pytest.mark.parametrize(
+    ("changes", "attentions", "feed_forwards"),
+    [
+        ({"shared": "all"}, 1, 1),
+        ({"shared": "all", "num_hidden_groups": 2}, 2, 2),
+        ({"shared": "all", "num_hidden_groups": 2, "inner_group_num": 3}, 6, 6),
+        ({"shared": "attention"}, 1, 4),
+        ({"shared": "feed-forward"}, 4, 1),
+        ({"shared": "attention", "num_hidden_groups": 2}, 2, 4),
+        ({"shared": "none"}, 4, 4),
+    ],
+)
+def test_albert_shares_what_it_says(changes: dict[str, Any], attentions: int, feed_forwards: int) -> None:
+    config = tiny_config(family="albert", embedding_size=8, num_hidden_layers=4, **changes)
+    model = build(config).eval()
+    names = [name for name, _ in model.named_parameters()]
+    assert sum(name.endswith("attention.query.weight") for name in names) == attentions
+    assert sum(name.endswith("feed_forward.up.weight") for name in names) == feed_forwards
+    assert list(model.state_dict()) == names  # nothing is stored twice
+    batch = tiny_batch()
+    outputs, sums = scored(model, config, batch, "sop")
+    total_loss(sums).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert restore(config, model.state_dict())(batch)["mlm_logits"].equal(outputs["mlm_logits"])
+    assert new_backbone(config).encoder is not None
+
+
+def test_a_shared_layer_is_run_as_often_as_there_are_layers() -> None:
+    torch.manual_seed(0)
+    two = build(tiny_config(family="albert", embedding_size=8, num_hidden_layers=2))
+    four = restore(tiny_config(family="albert", embedding_size=8, num_hidden_layers=4), two.state_dict())
+    batch = tiny_batch()
+    assert not torch.allclose(two.eval()(batch)["hidden"], four(batch)["hidden"])
+
+
+def test_left_to_right_sees_nothing_that_comes_later() -> None:
+    model, batch = tiny_model(family="ltr"), tiny_batch(length=12)
+    batch = {name: tensor for name, tensor in batch.items() if not name.startswith("masked")}
+    before = model(batch)["lm_logits"]
+    changed = batch["input_ids"].clone()
+    changed[0, 7] = 5 + (changed[0, 7] - 4) % 20
+    after = model({**batch, "input_ids": changed})["lm_logits"]
+    torch.testing.assert_close(after[0, :7], before[0, :7])
+    assert not torch.allclose(after[0, 7:], before[0, 7:])
+
+
+def test_left_to_right_names_the_next_token_of_the_unmasked_row() -> None:
+    batch, model = tiny_batch(), tiny_model(family="ltr")
+    objective = objectives(("lm",))[0]
+    outputs = model(batch)
+    found = objective.score(outputs, batch)
+    ids, logs = unmask(batch), outputs["lm_logits"].log_softmax(-1)
+    expected = [
+        -logs[r, t, ids[r, t + 1]]
+        for r in range(len(ids))
+        for t in range(ids.shape[1] - 1)
+        if batch["attention_mask"][r, t + 1]
+    ]
+    torch.testing.assert_close(found.total, torch.stack(expected).sum(), atol=1e-4, rtol=1e-5)
+    assert int(found.count) == len(expected) == objective.count(batch)
+
+
+def test_no_sequence_of_a_packed_row_names_the_next_ones_first_token() -> None:
+    batch = {name: tensor for name, tensor in tiny_batch(rows=2, length=12).items() if not name.startswith("masked")}
+    lengths = batch["attention_mask"].sum(dim=1).tolist()
+    starts = [0, 2, lengths[0], lengths[0] + 1, sum(lengths)]  # two sequences in the first row, one of one token in the second
+    packed = {**batch, "sequence_starts": torch.tensor(starts, dtype=torch.int32)}
+    model, objective = tiny_model(family="ltr"), objectives(("lm",))[0]
+    found = objective.score(model(packed), packed)
+    assert int(found.count) == objective.count(packed) == sum(lengths) - 4
+    first = {**batch, "input_ids": batch["input_ids"].clone()}
+    first["input_ids"][0, 1] = 7  # the end of the first sequence: no other sequence sees it
+    torch.testing.assert_close(
+        model({**packed, "input_ids": first["input_ids"]})["lm_logits"][0, 2:], model(packed)["lm_logits"][0, 2:]
+    )
+
+
+@pytest.mark.parametrize("bilstm", [False, True])
+def test_left_to_right_pools_where_the_row_has_been_read(bilstm: bool) -> None:
+    """The vector of a row depends on its last token, and not on padding."""
+    torch.manual_seed(0)
+    encoder, pooler = new_backbone(tiny_config(family="ltr", bilstm=bilstm))
+    encoder.eval()
+    ids, mask = torch.tensor([[2, 7, 8, 9, 0, 0]]), torch.tensor([[True, True, True, True, False, False]])
+
+    def vector(ids: Tensor, mask: Tensor) -> Tensor:
+        found: Tensor = pooler(encoder(ids, mask, 0 * ids), mask)
+        return found
+
+    before = vector(ids, mask)
+    torch.testing.assert_close(vector(ids[:, :4], mask[:, :4]), before)
+    assert not torch.allclose(vector(torch.tensor([[2, 7, 8, 11, 0, 0]]), mask), before)
+
+
+def test_electra_replaces_masks_alone_and_labels_what_differs() -> None:
+    model = tiny_model(family="electra", embedding_size=8)
+    batch = tiny_batch(rows=6)
+    outputs = model(batch)
+    labels, original = outputs["rtd_labels"], unmask(batch)
+    assert labels.any()
+    masked = torch.zeros(labels.numel(), dtype=torch.bool)
+    masked[batch["masked_positions"]] = True
+    assert not labels.flatten()[~masked].any()
+    assert model(batch)["rtd_labels"].equal(labels)  # scoring draws the same again
+    model.train()
+    torch.manual_seed(1)
+    first = model(batch)["rtd_logits"]
+    torch.manual_seed(2)
+    assert not model(batch)["rtd_logits"].equal(first)
+    confident = tiny_model(family="electra", embedding_size=8)
+    confident.generator.forward = lambda batch: 100.0 * torch.nn.functional.one_hot(batch["masked_labels"], len(PIECES)).float()
+    assert not confident(batch)["rtd_labels"].any()  # a right guess is no replacement
+    assert original.shape == labels.shape
+
+
+def test_electra_trains_the_generator_by_its_own_loss_alone() -> None:
+    model = tiny_model(family="electra", embedding_size=8)
+    batch = tiny_batch()
+    outputs = model(batch)
+    rtd = objectives(("rtd",))[0].score(outputs, batch)
+    rtd.total.backward()
+    assert all(parameter.grad is None for parameter in model.generator.parameters())
+    assert model.encoder.embeddings.word.weight.grad is not None
+    assert {name.split(".")[0] for name in model.state_dict()} == {"encoder", "discriminator", "generator"}
+    assert not any("word" in name for name in model.generator.state_dict())  # embeddings are the discriminator's
+
+
+def test_precision_and_recall_count_what_was_said() -> None:
+    details = objectives(("rtd",))[0].details
+    assert details is not None
+    outputs = {
+        "rtd_logits": torch.tensor([[1.0, 2.0, -1.0, -1.0, 3.0]]),
+        "rtd_labels": torch.tensor([[True, False, True, False, True]]),
+    }
+    batch = {"attention_mask": torch.tensor([[True, True, True, True, False]])}
+    found = {name: (int(total), int(count)) for name, (total, count) in details(outputs, batch).items()}
+    assert found == {"precision": (1, 2), "recall": (1, 2), "replaced": (2, 4)}
+
+
+def test_a_student_takes_every_other_layer() -> None:
+    teacher_config = tiny_config(num_hidden_layers=4)
+    teacher = tiny_model(num_hidden_layers=4)
+    student = tiny_config(family="distilbert", type_vocab_size=0, num_hidden_layers=2)
+    taken = from_teacher(student, teacher_config, teacher.state_dict())
+    own = build(student).state_dict()
+    assert taken.keys() == own.keys()
+    for ours, theirs in ((0, 0), (1, 2)):
+        name = "attention.query.weight"
+        assert taken[f"encoder.layers.{ours}.{name}"].equal(teacher.state_dict()[f"encoder.layers.{theirs}.{name}"])
+    assert taken["masked_lm.bias"].equal(teacher.state_dict()["masked_lm.bias"])
+    roberta = tiny_model(family="roberta", num_hidden_layers=4)
+    positions = from_teacher(student, tiny_config(family="roberta", num_hidden_layers=4), roberta.state_dict())
+    assert positions["encoder.embeddings.position.weight"].equal(roberta.state_dict()["encoder.embeddings.position.weight"][2:])
+    assert (
+        from_teacher(tiny_config(family="distilbert", type_vocab_size=0, hidden_size=8), teacher_config, teacher.state_dict())
+        == {}
+    )
+
+
+def test_distillation_is_zero_for_a_student_that_thinks_alike() -> None:
+    objective = objectives(("distillation",))[0]
+    batch = {"masked_labels": torch.tensor([3, -100, 1])}
+    logits, other = torch.randn(3, 7), torch.randn(3, 7)
+    alike = {"mlm_logits": logits + 5.0, "teacher_logits": logits, "temperature": torch.tensor(2.0)}
+    assert float(objective.score(alike, batch).total) == pytest.approx(0.0, abs=1e-5)
+    found = objective.score({**alike, "mlm_logits": other}, batch)
+    wanted, said = (logits[[0, 2]] / 2).softmax(-1), (other[[0, 2]] / 2).softmax(-1)
+    torch.testing.assert_close(found.total, 4 * (wanted * (wanted / said).log()).sum(), atol=1e-5, rtol=1e-5)
+    assert int(found.count) == 2
+    cosine = objectives(("cosine",))[0]
+    mask = {"attention_mask": torch.tensor([[True, False]])}
+    states = torch.randn(1, 2, 5)
+    assert float(cosine.score({"hidden": states, "teacher_hidden": 3 * states}, mask).total) == pytest.approx(0.0, abs=1e-6)
+    assert float(cosine.score({"hidden": states, "teacher_hidden": -states}, mask).total) == pytest.approx(2.0)
+
+
+def test_objectives_that_cannot_be_are_refused_in_one_sentence(tmp_path: Any) -> None:
+    info = dataset_info(write_tokenizer(tmp_path))
+    with pytest.raises(
+        UsageError, match=r"objective \(sop\) needs a dataset with SOP pairs, this one \(recipe bert\) has pairs for nsp"
+    ):
+        choose(tiny_config(family="albert", embedding_size=8), info)
+    assert choose(tiny_config(family="albert", embedding_size=8), info, ["mlm"]) == ("mlm",)
+    with pytest.raises(UsageError, match=r"objective \(nsp\) needs a pair head, which roberta models do not have"):
+        choose(tiny_config(family="roberta"), info, ["mlm", "nsp"])
+    with pytest.raises(UsageError, match=r"objective \(rtd\) needs a discriminator head, which bert models do not have"):
+        choose(tiny_config(), info, ["rtd"])
+    with pytest.raises(UsageError, match=r"objective \(distillation\) needs a teacher"):
+        choose(tiny_config(family="distilbert", type_vocab_size=0), info, ["distillation"])
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"family": "albert", "num_hidden_layers": 12, "num_hidden_groups": 5},
+            r"num_hidden_layers \(12\) must be divisible by",
+        ),
+        ({"family": "albert", "shared": "attention", "inner_group_num": 2}, "groups that share all parameters"),
+        ({"family": "roberta", "embedding_size": 128}, "did you mean|unknown"),
+        ({"family": "distilbert", "type_vocab_size": 2}, "type_vocab_size"),
+        (
+            {"family": "electra", "generator_size": 0.3},
+            "a generator of width 230 cannot have 3 heads",
+        ),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as caught:
+        model_config(values)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_start_as_the_papers_say() -> None:
+    """Truncated normals of the config's deviation for matrices, 0 for biases, 1 for norms: in every family."""
+    for family in sorted(set(FAMILIES) - {"modern"}):
+        config = parse_model(
+            {**tiny_config(family=family, **SMALL.get(family, {})).model_dump(), "initializer_range": 0.02, "hidden_size": 64}
+        )
+        for name, parameter in build(config).named_parameters():
+            if parameter.ndim == 1:
+                assert bool(((parameter == 0) | (parameter == 1)).all()), name
+            elif parameter.numel() > 1500:
+                assert float(parameter.std()) == pytest.approx(0.02 * 0.8796, rel=0.08), name
+                assert float(parameter.abs().max()) <= 0.04
+    assert math.isfinite(float(parameter.sum()))
+
+
+def test_the_generator_draws_as_its_probabilities_say() -> None:
+    """A token of probability 0 never, the others as often as they should, to four standard deviations; and by the seed."""
+    model = tiny_model(family="electra", **SMALL["electra"]).train()
+    chances = torch.tensor([0.0, 0.5, 0.25, 0.0, 0.2, 0.05, 0.0])
+    logits = chances.log().clamp(min=-1e4).expand(40_000, -1)
+    torch.manual_seed(0)
+    drawn = model._sample(logits.bfloat16())
+    found = torch.bincount(drawn, minlength=7) / len(drawn)
+    assert ((found - chances).abs() <= 4 * (chances * (1 - chances) / len(drawn)).sqrt() + 0.002 * chances).all()  # bf16 logits
+    torch.manual_seed(0)
+    assert model._sample(logits.bfloat16()).equal(drawn)
+    assert model.eval()._sample(logits).equal(model._sample(logits))

@@ -1,0 +1,166 @@
+"""The weight map is one table read both ways; configs and files that it cannot express are refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model import checkpoint
+from model.families.bert.hub import HUB
+from model.families.config import ModelConfig
+from model.families.key_map import KeyMap
+from model.families.table import FAMILIES
+from model.hub.read import import_directory, read_directory
+from model.hub.table import HUBS, hub_of
+from pipeline.core.errors import DataError
+from tests.tiny_models import tiny_config, tiny_model, write_tokenizer
+
+HEADS = ModelConfig.heads
+
+
+def write_hub_directory(path: Path, changes: dict[str, Any] | None = None, state: dict[str, torch.Tensor] | None = None) -> str:
+    pieces = write_tokenizer(path / "scratch")
+    checkpoint.copy_files(pieces, str(path / "hub"))
+    config = {**HUB.to_config(tiny_config(), HEADS, None), **(changes or {})}
+    (path / "hub" / "config.json").write_text(json.dumps(config))
+    checkpoint.write_tensors(str(path / "hub" / "model.safetensors"), state or HUB.to_state(tiny_model().state_dict()))
+    return str(path / "hub")
+
+
+def test_tables_are_of_families() -> None:
+    assert FAMILIES.keys() >= HUBS.keys()
+    assert all(hub_of(family).family == family for family in HUBS)
+
+
+def test_names_go_there_and_back() -> None:
+    names = [*tiny_model().state_dict(), "classifier.weight", "classifier.bias", "encoder.layers.23.attention.query.weight"]
+    theirs = [HUB.keys.theirs(name) for name in names]
+    assert None not in theirs
+    assert len(set(theirs)) == len(names)
+    assert [HUB.keys.ours(str(name)) for name in theirs] == names
+    assert HUB.keys.ours("bert.embeddings.word_embeddings_weight") is None  # the dots are dots
+    assert HUB.keys.theirs("encoder.layers.x.attention.query.weight") is None
+
+
+def test_a_row_that_cannot_be_read_back_is_refused() -> None:
+    with pytest.raises(ValueError, match="different placeholders"):
+        KeyMap([("a.{n}.{p}", "b.{p}")])
+
+
+def test_config_goes_there_and_back() -> None:
+    model = tiny_config(hidden_act="gelu_new", layer_norm_eps=1e-6, pad_token_id=3, hidden_dropout=0.2, attention_dropout=0.3)
+    assert HUB.from_config(HUB.to_config(model, HEADS, None), "config.json") == model
+    assert set(HUB.fields) == set(type(model).model_fields) - {"family"}
+
+
+def test_import_writes_a_checkpoint(tmp_path: Path) -> None:
+    import_directory(write_hub_directory(tmp_path), str(tmp_path / "out"))
+    loaded = checkpoint.load(str(tmp_path / "out"))
+    assert loaded.model == tiny_config()
+    assert loaded.heads == HEADS
+    assert loaded.dataset is None
+    assert all(loaded.state[name].equal(tensor) for name, tensor in tiny_model().state_dict().items())
+
+
+def test_old_names_copies_half_precision_and_shards_are_read(tmp_path: Path) -> None:
+    state = HUB.to_state(tiny_model().state_dict())
+    state = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t
+        for name, t in state.items()
+    }
+    state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
+    state["bert.embeddings.position_ids"] = torch.arange(32)[None]
+    expected = read_directory(write_hub_directory(tmp_path / "plain")).state
+    found = read_directory(write_hub_directory(tmp_path / "old", state=state)).state
+    assert found.keys() == expected.keys()
+    assert all(found[name].equal(expected[name]) for name in found)
+
+    sharded = Path(write_hub_directory(tmp_path / "sharded"))
+    (sharded / "model.safetensors").unlink()
+    names = sorted(state)
+    parts = {"model-1-of-2.safetensors": names[::2], "model-2-of-2.safetensors": names[1::2]}
+    for file, keys in parts.items():
+        checkpoint.write_tensors(str(sharded / file), {name: state[name] for name in keys})
+    index = {"weight_map": {name: file for file, keys in parts.items() for name in keys}}
+    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert all(tensor.equal(expected[name]) for name, tensor in read_directory(str(sharded)).state.items())
+
+    half = {name: tensor.half() for name, tensor in HUB.to_state(tiny_model().state_dict()).items()}
+    assert {t.dtype for t in read_directory(write_hub_directory(tmp_path / "half", state=half)).state.values()} == {
+        torch.float32
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"model_type": "gpt2"}, "model_type 'gpt2'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings False"),
+        ({"hidden_act": "silu"}, "hidden_act"),
+        ({"num_attention_heads": 3}, "must be divisible"),
+        ({"vocab_size": None}, "no vocab_size"),
+        ({"vocab_size": 99}, "has the shape"),
+    ],
+)
+def test_configs_that_are_not_ours_are_refused(tmp_path: Path, changes: dict[str, Any], fault: str) -> None:
+    directory = write_hub_directory(tmp_path, changes)
+    with pytest.raises(DataError, match=fault):
+        import_directory(directory, str(tmp_path / "out"))
+    assert not checkpoint.is_checkpoint(str(tmp_path / "out"))
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    state = HUB.to_state(tiny_model().state_dict())
+    untied = {**state, "cls.predictions.decoder.weight": 1 + state["bert.embeddings.word_embeddings.weight"]}
+    with pytest.raises(DataError, match="must be tied"):
+        read_directory(write_hub_directory(tmp_path / "untied", state=untied))
+    with pytest.raises(DataError, match=r"holds bert\.odd\.weight"):
+        read_directory(write_hub_directory(tmp_path / "odd", state={**state, "bert.odd.weight": torch.zeros(1)}))
+    headless = {name: tensor for name, tensor in state.items() if not name.startswith("cls.seq")}
+    assert read_directory(write_hub_directory(tmp_path / "headless", state=headless)).fresh == ("pair.bias", "pair.weight")
+    short = {name: tensor for name, tensor in state.items() if name != "bert.pooler.dense.bias"}
+    with pytest.raises(DataError, match=r"lack pooler\.dense\.bias"):
+        import_directory(write_hub_directory(tmp_path / "short", state=short), str(tmp_path / "out"))
+
+
+def test_a_directory_with_a_pickle_alone_is_refused(tmp_path: Path) -> None:
+    directory = Path(write_hub_directory(tmp_path))
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    with pytest.raises(DataError, match="a pickle, which can run code"):
+        import_directory(str(directory), str(tmp_path / "out"))
+    with pytest.raises(DataError, match="holds more than tensors, or is damaged"):  # it is no pickle at all
+        import_directory(str(directory), str(tmp_path / "out"), trust_pickle=True)
+    (directory / "pytorch_model.bin").unlink()
+    with pytest.raises(DataError, match=r"has no model\.safetensors"):
+        import_directory(str(directory), str(tmp_path / "out"))
+
+
+def test_a_trusted_pickle_gives_tensors_and_runs_nothing(tmp_path: Path) -> None:
+    directory = Path(write_hub_directory(tmp_path))
+    state = checkpoint.read_tensors(str(directory / "model.safetensors"))
+    (directory / "model.safetensors").unlink()
+    torch.save(state, directory / "pytorch_model.bin")
+    import_directory(str(directory), str(tmp_path / "out"), trust_pickle=True)
+    assert checkpoint.load(str(tmp_path / "out")).state["masked_lm.bias"].equal(state["cls.predictions.bias"])
+
+    class Payload:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "executed",))
+
+    torch.save({**state, "bert.payload": Payload()}, directory / "pytorch_model.bin")
+    with pytest.raises(DataError, match="holds more than tensors"):
+        import_directory(str(directory), str(tmp_path / "out"), trust_pickle=True)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_an_index_may_not_lead_outside(tmp_path: Path) -> None:
+    directory = Path(write_hub_directory(tmp_path))
+    (directory / "model.safetensors").rename(tmp_path / "outside.safetensors")
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "../outside.safetensors"}}))
+    with pytest.raises(DataError, match="must name files beside it"):
+        read_directory(str(directory))

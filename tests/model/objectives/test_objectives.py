@@ -1,0 +1,174 @@
+"""Sums and counts: however a batch is split, losses, accuracies and gradients are those of the whole."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from model.layers.cross_entropy import summed_cross_entropy
+from model.objectives import OBJECTIVES, choose, objectives, total_loss
+from pipeline.core.errors import UsageError
+from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
+
+MLM, NSP = (objective.score for objective in objectives(("mlm", "nsp")))
+
+
+def rows_of(batch: dict[str, Tensor], start: int, stop: int) -> dict[str, Tensor]:
+    """The rows [start, stop) of a batch as a batch of their own, as a collator would make it."""
+    length = batch["input_ids"].shape[1]
+    inside = (batch["masked_positions"] >= start * length) & (batch["masked_positions"] < stop * length)
+    part = {name: batch[name][start:stop] for name in ("input_ids", "attention_mask", "token_type_ids", "pair_labels")}
+    part["masked_positions"] = batch["masked_positions"][inside] - start * length
+    part["masked_labels"] = batch["masked_labels"][inside]
+    return part
+
+
+def test_values_are_those_of_the_formula() -> None:
+    batch = tiny_batch()
+    outputs = tiny_model()(batch)
+    masked, pair = MLM(outputs, batch), NSP(outputs, batch)
+    assert (masked.name, pair.name) == ("mlm", "nsp")
+    logs = outputs["mlm_logits"].log_softmax(-1)
+    torch.testing.assert_close(masked.total, -logs[torch.arange(len(logs)), batch["masked_labels"]].sum())
+    assert int(masked.count) == len(batch["masked_labels"])
+    assert int(pair.count) == len(batch["pair_labels"]) - 1  # one row has no pair
+    torch.testing.assert_close(
+        pair.total, functional.cross_entropy(outputs["pair_logits"][:-1], batch["pair_labels"][:-1], reduction="sum")
+    )
+    assert int(pair.correct) == int((outputs["pair_logits"][:-1].argmax(-1) == batch["pair_labels"][:-1]).sum())
+    torch.testing.assert_close(total_loss([masked, pair]), masked.total / masked.count + pair.total / pair.count)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(2, 7), st.integers(0, 50), st.data())
+def test_split_micro_batches_give_the_loss_and_gradient_of_the_whole(rows: int, seed: int, data: st.DataObject) -> None:
+    batch = tiny_batch(rows=rows, seed=seed)
+    cuts = sorted({0, rows, *data.draw(st.lists(st.integers(1, rows - 1), max_size=3))})
+    parts = [rows_of(batch, start, stop) for start, stop in itertools.pairwise(cuts)]
+
+    whole_model, split_model = tiny_model(), tiny_model()
+    outputs = whole_model(batch)
+    whole = [MLM(outputs, batch), NSP(outputs, batch)]
+    whole_loss = total_loss(whole)
+    whole_loss.backward()
+
+    counts = {item.name: item.count for item in whole}
+    losses, correct = torch.zeros(()), 0
+    for part in parts:
+        outputs = split_model(part)
+        sums = [MLM(outputs, part), NSP(outputs, part)]
+        loss = total_loss(sums, counts)
+        loss.backward()
+        losses += loss.detach()
+        correct += int(sum(int(item.correct) for item in sums))
+    torch.testing.assert_close(losses, whole_loss.detach())
+    assert correct == sum(int(item.correct) for item in whole)
+    for (name, first), second in zip(whole_model.named_parameters(), split_model.parameters(), strict=True):
+        torch.testing.assert_close(first.grad, second.grad, atol=1e-6, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("labels", [[], [-100, -100]])
+def test_nothing_to_predict_is_a_loss_of_zero_with_a_gradient(labels: list[int]) -> None:
+    logits = torch.randn(len(labels), 7, requires_grad=True)
+    item = MLM({"mlm_logits": logits}, {"masked_labels": torch.tensor(labels, dtype=torch.int64)})
+    assert (float(item.total.detach()), int(item.count), int(item.correct)) == (0.0, 0, 0)
+    loss = total_loss([item])
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert logits.grad is not None
+    assert not logits.grad.any()
+
+
+def test_filler_labels_take_no_part() -> None:
+    logits, labels = torch.randn(5, 7), torch.tensor([1, -100, 2, -100, 3])
+    with_filler = MLM({"mlm_logits": logits}, {"masked_labels": labels})
+    without = MLM({"mlm_logits": logits[labels >= 0]}, {"masked_labels": labels[labels >= 0]})
+    torch.testing.assert_close(with_filler.total, without.total)
+    assert int(with_filler.count) == int(without.count) == 3
+    assert int(with_filler.correct) == int(without.correct)
+
+
+def test_losses_are_fp32_under_autocast() -> None:
+    batch, model = tiny_batch(), tiny_model()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(batch)
+        sums = [MLM(outputs, batch), NSP(outputs, batch)]
+        loss = total_loss(sums)
+    assert outputs["mlm_logits"].dtype == torch.bfloat16
+    assert {item.total.dtype for item in sums} == {torch.float32} == {loss.dtype}
+    expected = functional.cross_entropy(outputs["mlm_logits"].double(), batch["masked_labels"], reduction="sum")
+    torch.testing.assert_close(sums[0].total.double(), expected, atol=1e-4, rtol=1e-6)
+
+
+def test_the_table() -> None:
+    assert len(objectives(OBJECTIVES)) == len(OBJECTIVES)
+    with pytest.raises(UsageError, match="did you mean 'nsp'"):
+        objectives(("nps",))
+    with pytest.raises(UsageError, match="no objective"):
+        total_loss([])
+
+
+def test_a_family_trains_on_what_its_dataset_is_made_for(tmp_path: Path) -> None:
+    info = dataset_info(write_tokenizer(tmp_path))
+    assert choose(tiny_config(), info) == ("mlm", "nsp")
+    assert choose(tiny_config(), replace(info, pair_task="sop")) == ("mlm", "sop")
+    assert choose(tiny_config(), replace(info, pair_task=None)) == ("mlm",)
+    assert choose(tiny_config(), info, ["mlm"]) == ("mlm",)
+    with pytest.raises(
+        UsageError, match=r"objective \(sop\) needs a dataset with SOP pairs, this one \(recipe bert\) has pairs for nsp"
+    ):
+        choose(tiny_config(), info, ["mlm", "sop"])
+    with pytest.raises(UsageError, match="did you mean 'mlm'"):
+        choose(tiny_config(), info, ["mln"])
+    with pytest.raises(UsageError, match=r"type_vocab_size \(1\) is too small for sentence pairs"):
+        choose(tiny_config(type_vocab_size=1), info)
+
+
+def test_details_tell_masked_random_and_kept_apart() -> None:
+    logits = torch.full((4, 9), -1.0)
+    for row, answer in enumerate((5, 6, 7, 5)):
+        logits[row, answer] = 1.0
+    logits[1, 2] = 0.0
+    batch = {
+        "input_ids": torch.tensor([[4, 8, 7, 4]]),  # [MASK], a random piece, kept, filler
+        "masked_positions": torch.tensor([0, 1, 2, 0]),
+        "masked_labels": torch.tensor([5, 2, 7, -100]),
+        "mask_id": torch.tensor(4),
+    }
+    details = objectives(("mlm",))[0].details
+    assert details is not None
+    found = {name: (int(total), int(count)) for name, (total, count) in details({"mlm_logits": logits}, batch).items()}
+    assert found == {
+        "top5_accuracy": (3, 3),
+        "masked_accuracy": (1, 1),
+        "random_accuracy": (0, 1),
+        "kept_accuracy": (1, 1),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cross_entropy_in_rows_is_torchs(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(37, 101)).to(dtype).requires_grad_()
+    labels = torch.randint(101, (37,))
+    labels[::5] = -100
+    labels[1] = logits[1].argmax()
+    total, correct = summed_cross_entropy(logits, labels)
+    whole = logits.float()
+    expected = torch.nn.functional.cross_entropy(whole, labels, reduction="sum")
+    torch.testing.assert_close(total, expected, atol=1e-4, rtol=1e-6)
+    assert int(correct) == int((whole.argmax(-1) == labels).sum()) >= 1
+    tolerance = {"atol": 1e-6, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-3, "rtol": 1e-2}
+    for found, wanted in zip(*(torch.autograd.grad(3 * loss, logits) for loss in (total, expected)), strict=True):
+        torch.testing.assert_close(found, wanted, **tolerance)
+    with torch.no_grad():
+        assert summed_cross_entropy(logits, labels)[0].equal(total.detach())
+    assert summed_cross_entropy(logits[:0], labels[:0])[0] == 0

@@ -1,0 +1,77 @@
+"""A tiny checkpoint and a set that it can learn: what the tests of fine-tuning and evaluation share."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from model import checkpoint
+from model.families.config import ModelConfig
+from model.families.table import build
+from pipeline import tokenizer
+from pipeline.tokenizer.tokenizer import Tokenizer
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+GOOD, BAD = ["good", "lovely", "warm", "bright"], ["bad", "awful", "cold", "dull"]
+NEUTRAL = ["a", "the", "film", "plot", "and", "cast", "is", "with", "of", "very", ".", ","]
+
+
+@pytest.fixture(scope="session")
+def vocab_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL, *GOOD, *BAD, *NEUTRAL, "##s"]) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def pieces(vocab_file: str) -> Tokenizer:
+    return tokenizer.load(vocab_file)
+
+
+@pytest.fixture(scope="session")
+def shape(pieces: Tokenizer) -> ModelConfig:
+    return ModelConfig(
+        vocab_size=pieces.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+    )
+
+
+@pytest.fixture(scope="session")
+def pretrained(tmp_path_factory: pytest.TempPathFactory, pieces: Tokenizer, shape: ModelConfig) -> str:
+    """A checkpoint as pretraining leaves it, with random weights."""
+    directory = tmp_path_factory.mktemp("pretrained")
+    pieces.save(str(directory / "tokenizer"))
+    torch.manual_seed(7)
+    path = str(directory / "checkpoint")
+    checkpoint.save_weights(
+        path,
+        model=shape,
+        state=build(shape).state_dict(),
+        tokenizer=str(directory / "tokenizer"),
+        heads=ModelConfig.heads,
+    )
+    checkpoint.complete(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def sentiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in SST-2's format: a sentence is positive where it holds a good word."""
+    directory = tmp_path_factory.mktemp("sentiment")
+    draw = random.Random(5)
+    for split, count in (("train", 240), ("dev", 70), ("test", 9)):
+        lines = ["index\tsentence" if split == "test" else "sentence\tlabel"]
+        for number in range(count):
+            label = int(draw.random() < 0.6)
+            words = [draw.choice(NEUTRAL) for _ in range(draw.randrange(2, 14))]
+            words.insert(draw.randrange(len(words)), draw.choice((BAD, GOOD)[label]))
+            lines.append(f"{number}\t{' '.join(words)}" if split == "test" else f"{' '.join(words)}\t{label}")
+        (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return directory

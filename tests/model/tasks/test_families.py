@@ -1,0 +1,91 @@
+"""Every family fine-tunes, is evaluated, and where Hugging Face has its classifier, is exported with the check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model import checkpoint
+from model.families.config import parse_model
+from model.families.table import FAMILIES, build
+from model.hub.export_stage import STAGE as EXPORT
+from model.hub.export_stage import ExportConfig
+from model.hub.table import hub_of
+from model.tasks.evaluate_config import EvaluateConfig
+from model.tasks.evaluate_stage import STAGE as EVALUATE
+from model.tasks.finetune_config import FinetuneConfig
+from model.tasks.finetune_stage import STAGE as FINETUNE
+from pipeline.core.errors import DataError, UsageError
+from pipeline.core.stage import Execution, execute
+
+CPU = Execution(device="cpu", threads=1)
+CHANGES: dict[str, dict[str, Any]] = {
+    "albert": {"embedding_size": 16},
+    "electra": {"embedding_size": 16},
+    "distilbert": {"type_vocab_size": 0},
+}
+
+
+def pretrained_of(family: str, directory: Path, pieces: Any, shape: Any) -> str:
+    pieces.save(str(directory / "tokenizer"))
+    values = {name: value for name, value in shape.model_dump().items() if name != "type_vocab_size"}
+    config = parse_model({**values, "family": family, **CHANGES.get(family, {})})
+    torch.manual_seed(7)
+    path = str(directory / "checkpoint")
+    checkpoint.save_weights(
+        path, model=config, state=build(config).state_dict(), tokenizer=str(directory / "tokenizer"), heads=config.heads
+    )
+    checkpoint.complete(path)
+    return path
+
+
+def finetune(path: str, sentiment: Path, out: Path, **values: Any) -> Any:
+    config = FinetuneConfig(
+        data=str(sentiment),
+        epochs=10,
+        batch_size=16,
+        learning_rate=3e-3,
+        max_length=24,
+        precision="fp32",
+        baselines=False,
+        **values,
+    )
+    return execute(FINETUNE, config, {"pretrain": path}, str(out), execution=CPU)
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"bert", "longformer", "modern"}))
+def test_a_family_learns_a_task_and_goes_to_hugging_face(
+    family: str, tmp_path: Path, pieces: Any, shape: Any, sentiment: Path
+) -> None:
+    path = pretrained_of(family, tmp_path, pieces, shape)
+    tuned = finetune(path, sentiment, tmp_path / "tuned")
+    accuracy = tuned.as_json()["metrics"]["accuracy"]
+    assert accuracy > 0.9
+    evaluated = execute(
+        EVALUATE,
+        EvaluateConfig(precision="fp32", data=str(sentiment)),
+        {"finetune": str(tmp_path / "tuned")},
+        str(tmp_path / "eval"),
+    )
+    assert evaluated.as_json()["metrics"]["accuracy"] == pytest.approx(accuracy)
+    inputs = {"checkpoint": str(tmp_path / "tuned")}
+    if frozenset({"classifier"}) in hub_of(family).architectures:
+        exported = execute(EXPORT, ExportConfig(), inputs, str(tmp_path / "hub"))
+        assert exported.manifest.summary["max_logit_difference"] <= 1e-5
+    else:
+        with pytest.raises(DataError, match=r"heads \(classifier\) of a ltr model have no Hugging Face class"):
+            execute(EXPORT, ExportConfig(), inputs, str(tmp_path / "hub"))
+
+
+def test_a_bilstm_stands_on_a_left_to_right_encoder(tmp_path: Path, pieces: Any, shape: Any, sentiment: Path) -> None:
+    path = pretrained_of("ltr", tmp_path, pieces, shape)
+    tuned = finetune(path, sentiment, tmp_path / "tuned", bilstm=True)
+    assert tuned.as_json()["metrics"]["accuracy"] > 0.9
+    loaded = checkpoint.load(str(tmp_path / "tuned"))
+    assert any(name.startswith("pooler.lstm.") for name in loaded.state)
+    bert = pretrained_of("bert", tmp_path / "bert", pieces, shape)
+    with pytest.raises(UsageError, match=r"bilstm \(true\) is for left-to-right encoders, this one is bert"):
+        finetune(bert, sentiment, tmp_path / "none", bilstm=True)

@@ -1,0 +1,75 @@
+"""fill-mask: the model's own probabilities, put into the text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model import checkpoint
+from model.families.table import restore
+from model.use.fill_mask import STAGE, FillMaskConfig
+from model.use.masks import _filled, fill
+from pipeline.core.errors import DataError, UsageError
+from pipeline.core.stage import Build, Execution, parse_config
+from tests.tiny_models import PIECES, write_checkpoint, write_classifier
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    base = tmp_path_factory.mktemp("fill-mask")
+    return write_checkpoint(base / "checkpoint", base / "scratch")
+
+
+def predictions(directory: str, *texts: str, top_k: int = 5) -> Any:
+    build = Build(path="", inputs={"checkpoint": directory}, execution=Execution(), fingerprint="")
+    return STAGE.run(FillMaskConfig(texts=texts, top_k=top_k), build).summary["predictions"]
+
+
+def test_scores_are_the_probabilities_of_the_model(directory: str) -> None:
+    (found,) = predictions(directory, "The cat sat on the [MASK].", top_k=len(PIECES))
+    loaded = checkpoint.load(directory)
+    ids = torch.tensor([[PIECES.index(piece) for piece in ["[CLS]", "the", "cat", "sat", "on", "the", "[MASK]", ".", "[SEP]"]]])
+    batch = {"input_ids": ids, "token_type_ids": 0 * ids, "masked_positions": torch.tensor([6])}
+    expected = restore(loaded.model, loaded.state)(batch)["mlm_logits"][0].detach().softmax(-1)
+    assert len(found) == len(PIECES)
+    assert sum(candidate["score"] for candidate in found) == pytest.approx(1.0, abs=1e-5)
+    assert [candidate["score"] for candidate in found] == sorted((c["score"] for c in found), reverse=True)
+    for candidate in found:
+        assert candidate["score"] == pytest.approx(float(expected[PIECES.index(candidate["token"])]), abs=1e-6)
+
+
+def test_one_list_a_mask_in_order(directory: str) -> None:
+    found = predictions(directory, "the [MASK] sat on the [MASK]", "paris is the capital of [MASK]", top_k=2)
+    assert [len(candidates) for candidates in found] == [2, 2, 2]
+    assert found[0] != found[1]
+    assert found[0][0]["sequence"].endswith("sat on the [MASK]")
+    assert found[1][0]["sequence"].startswith("the [MASK] sat on the")
+    assert found[2] == predictions(directory, "paris is the capital of [MASK]", top_k=2)[0]
+
+
+def test_the_text_is_kept_and_pieces_that_go_on_are_joined() -> None:
+    assert _filled("The Cat [MASK].", "[MASK]", 0, "ran") == "The Cat ran."
+    assert _filled("They walk [MASK] and [MASK]", "[MASK]", 0, "##ed") == "They walked and [MASK]"
+    assert _filled("a [MASK] b [MASK]", "[MASK]", 1, "x") == "a [MASK] b x"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"), [("no mask here", r"has no \[MASK\]"), ("cat " * 40 + "[MASK]", "43 pieces, the model reads 32")]
+)
+def test_texts_that_cannot_be_filled(directory: str, text: str, fault: str) -> None:
+    with pytest.raises(UsageError, match=fault):
+        fill(directory, [text], 3)
+
+
+def test_bad_configs_and_checkpoints(directory: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="top_k"):
+        parse_config(FillMaskConfig, {"texts": ("a",), "top_k": 0}, "fill-mask")
+    with pytest.raises(UsageError, match="texts"):
+        parse_config(FillMaskConfig, {"texts": ()}, "fill-mask")
+    with pytest.raises(DataError, match="does not exist"):
+        fill(str(tmp_path / "none"), ["[MASK]"], 1)
+    with pytest.raises(UsageError, match="no masked_lm head"):
+        fill(write_classifier(tmp_path / "classifier", tmp_path / "scratch"), ["[MASK]"], 1)

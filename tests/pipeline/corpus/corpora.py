@@ -1,0 +1,78 @@
+"""Finished corpus artifacts from lists of documents, as the corpus stage writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline.core import artifact, random_keys
+from pipeline.core.arrow import write_arrow
+from pipeline.dataset import schema
+
+
+def write_corpus(
+    directory: Path | str,
+    documents: Sequence[tuple[str, Sequence[str]]],
+    shards: int = 1,
+    heldout: Sequence[str] = (),
+    scrambled: bool = False,
+) -> str:
+    """Write (id, sentences) documents as a corpus artifact.
+
+    Args:
+        directory: where.
+        documents: their ids and sentences.
+        shards: files they are spread over, by key.
+        heldout: ids of the documents of the held-out split.
+        scrambled: write each shard's documents in another order than that of their keys.
+    """
+    path = str(directory)
+    keyed = sorted((random_keys.document_key(name), name, list(sentences)) for name, sentences in documents)
+    for number in range(shards):
+        rows = [row for row in keyed if int(random_keys.mix(row[0])) % shards == number]
+        if scrambled:
+            rows = rows[1::2] + rows[0::2]
+        columns = {
+            "key": [key for key, _, _ in rows],
+            "id": [name for _, name, _ in rows],
+            "source": ["books"] * len(rows),
+            "title": [name for _, name, _ in rows],
+            "split": [schema.HELDOUT if name in heldout else schema.TRAIN for _, name, _ in rows],
+            "sentences": [sentences for _, _, sentences in rows],
+            "paragraphs": [[0] for _ in rows],
+        }
+        table = pa.table(columns, schema=schema.CORPUS)
+        write_arrow(f"{path}/{schema.shard_name('corpus', number, shards)}", schema.CORPUS, table.to_batches())
+    manifest = artifact.Manifest(
+        stage="corpus",
+        version=1,
+        fingerprint=artifact.fingerprint("corpus", 1, {"documents": keyed, "heldout": sorted(heldout), "shards": shards}, {}),
+        parents={},
+        config={},
+        files=artifact.hash_files(path, artifact.data_files(path)),
+        rows=len(keyed),
+    )
+    artifact.write_manifest(path, manifest)
+    return path
+
+
+def made_documents(count: int = 40, sentences: int = 30) -> list[tuple[str, list[str]]]:
+    """Documents of invented sentences, the same on every machine."""
+    syllables = ["ba", "co", "de", "fi", "gu", "ha", "li", "mo", "ne", "pu", "ra", "si", "to", "ve", "wu", "za"]
+
+    def word(number: int) -> str:
+        parts = 1 + number % 3
+        return "".join(syllables[(number // 7**place) % len(syllables)] for place in range(parts))
+
+    documents = []
+    for document in range(count):
+        text = []
+        for sentence in range(sentences):
+            length = 3 + int(random_keys.below(random_keys.derive(1, document, sentence), 25))
+            draws = random_keys.uniform(random_keys.derive(2, document, sentence, range(length)))
+            words = [word(int(400 * draw**2)) for draw in draws]  # frequent words and rare ones
+            text.append(" ".join(words).capitalize() + (", and so on." if length % 5 == 0 else "."))
+        documents.append((f"books/made.txt/{document}", text))
+    return documents

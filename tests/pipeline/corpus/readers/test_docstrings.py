@@ -1,0 +1,208 @@
+"""Docstrings: prose stays, interface goes; packages are found and never imported."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pipeline.core.errors import DataError
+from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.docstrings.docstring_text import prose
+from pipeline.corpus.readers.docstrings.reader import reader
+
+NUMPYDOC = """
+Return the sum of the elements, see :func:`~numpy.add` and ``np.sum`` [1]_.
+
+.. versionadded:: 1.7
+
+    Text of the version note.
+
+Parameters
+----------
+a : array_like
+    Elements to sum.
+axis : None or int, optional
+    The axis along which the sum is taken; by default all of them are.
+
+    .. deprecated:: 2
+
+Returns
+-------
+out : ndarray
+    An array.
+
+See Also
+--------
+mean : The mean of the elements.
+
+Notes
+-----
+Arithmetic is modular when integer types are used, and no error is raised.
+
+.. math:: x = y
+
+The value is computed as::
+
+    for x in a:
+        y += x
+
+* This item of a list is a sentence.
+* not this
+
+.. note:: Mind that the order matters *very* much
+   to those who add floats.
+
+References
+----------
+.. [1] Somebody, "A book about the sum of elements", 1999.
+
+Examples
+--------
+It is easy to add numbers up.
+
+>>> np.sum([1, 2])
+3
+
+>>> for x in a:
+...     print(x)
+It is output and not a sentence.
+"""
+
+GOOGLE = """Pads the sequence on the right with a `value`.
+
+Args:
+    input (Tensor): the input of any shape.
+    value: The value that fills the places at the end of each sequence.
+        It goes on here.
+
+Returns:
+    Tensor: nothing of note.
+
+Note:
+    This does not copy the data if it need not.
+
+Example::
+
+    >>> pad(x)
+
+.. code-block:: python
+
+    x = 1
+
+See `the guide <https://x.y/z>`_ for more of this.
+:param x: a field
+:returns: another
+"""
+
+
+def test_numpydoc():
+    assert list(prose(NUMPYDOC)) == [
+        "Return the sum of the elements, see add and np.sum.",
+        "Arithmetic is modular when integer types are used, and no error is raised.",
+        "This item of a list is a sentence.",
+        "Mind that the order matters very much to those who add floats.",
+        "It is easy to add numbers up.",
+        "The axis along which the sum is taken; by default all of them are.",
+    ]
+
+
+def test_google_style():
+    assert list(prose(GOOGLE)) == [
+        "Pads the sequence on the right with a value.",
+        "This does not copy the data if it need not.",
+        "See the guide for more of this.",
+        "The value that fills the places at the end of each sequence. It goes on here.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "x = f(y) + 1 and so on and on",
+        "foo(a, b, c=None) -> bar or so",
+        "%(params)s are the parameters here.",
+        "===\n---",
+        "| a | b | c | d |",
+        "$ pip install the thing now",
+    ],
+)
+def test_no_prose(text):
+    assert list(prose(text)) == []
+
+
+@pytest.fixture
+def package(tmp_path):
+    root = tmp_path / "pack"
+    (root / "sub" / "tests").mkdir(parents=True)
+    (root / "__init__.py").write_text('"""The package does one thing and does it well."""\nraise RuntimeError("imported")\n')
+    (root / "sub" / "__init__.py").write_text("x = 1\n")
+    (root / "sub" / "mod.py").write_text(
+        'class A:\n    """A class of things that are alike in some way."""\n    def f(self):\n        """The package does one thing and does it well."""\n'
+        "        def inner():\n            '''An inner function has a docstring as well.'''\n"
+        'add_newdoc("a", "b", """\n    An array that C code made for us.\n    """)\n_x_docs["y"] = """\nText that is shared among many.\n"""\n'
+        'z = """\nA string that documents nothing at all.\n"""\n'
+    )
+    (root / "sub" / "tests" / "test_x.py").write_text('"""Tests are not read by anybody here."""')
+    (root / "bad.py").write_text('print "two"\n"""Not a docstring that we can read."""')
+    return root
+
+
+def read(path):
+    split = reader.splits(str(path))[0]
+    tally = Tally(split=split)
+    return list(reader.read(split, Settings(), tally)), tally
+
+
+def test_a_package(package):
+    documents, tally = read(package)
+    assert {d.id: d.paragraphs for d in documents} == {
+        "docstrings/pack/pack": ("The package does one thing and does it well.",),
+        "docstrings/pack/pack.sub.mod": (
+            "A class of things that are alike in some way.",
+            "An inner function has a docstring as well.",
+            "An array that C code made for us.",
+            "Text that is shared among many.",
+        ),
+    }
+    assert tally.counters["dropped_lines/repeated_paragraph"] == 1
+    assert [(r.file, r.reason) for r in tally.rejected] == [("docstrings/pack/bad.py", "syntax_error")]
+
+
+def test_installed_packages_are_found_without_import():
+    names = "numpy,scikit-learn,apache-beam,stdlib,numpy.linalg,typing_extensions"
+    before = set(sys.modules)
+    splits = {split.name: split for split in reader.splits(names)}
+    assert list(splits) == ["numpy", "sklearn", "apache_beam", "stdlib", "numpy.linalg", "typing_extensions"]
+    assert not {"sklearn", "apache_beam"} & (set(sys.modules) - before)
+    stdlib = [name for name, _ in reader.files(splits["stdlib"])]
+    assert {"json/decoder.py", "argparse.py"} <= set(stdlib)
+    assert not [name for name in stdlib if "site-packages" in name or name.startswith(("test/", "idlelib/"))]
+    assert not [name for name, _ in reader.files(splits["numpy"]) if "/tests/" in name]
+    assert splits["numpy"].size > splits["numpy.linalg"].size > 0
+
+
+def test_prose_of_a_real_package():
+    split = reader.splits("json")[0]
+    documents = list(reader.read(split, Settings(), Tally(split=split)))
+    assert [d.id for d in documents] == [
+        f"docstrings/json/json{name}" for name in ("", ".decoder", ".encoder", ".scanner", ".tool")
+    ][: len(documents)]
+    text = "\n".join(d.text for d in documents)
+    assert ">>>" not in text
+    assert "lightweight data interchange format" in text
+
+
+@pytest.mark.parametrize("name", ["no_such_package_here", "numpy.no_such_module", " , "])
+def test_what_is_not_installed(name):
+    with pytest.raises(DataError, match=r"not installed|holds no module|names no package"):
+        reader.splits(name)
+
+
+def test_a_directory_that_is_none(tmp_path):
+    with pytest.raises(DataError, match="no directory"):
+        reader.splits(str(tmp_path / "x"))
+    with pytest.raises(DataError, match="holds no Python file"):
+        reader.splits(str(tmp_path))

@@ -1,0 +1,327 @@
+"""Sources of records and of plain text: jsonl, parquet, arrow, text; fields by name, bad lines, parts; and where sources may lie."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from dataclasses import replace
+
+import fsspec
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from backports import zstd
+
+from pipeline.core.errors import DataError
+from pipeline.corpus.readers import find_reader
+from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.paragraphs import paragraphs
+from pipeline.corpus.readers.tables import columns
+
+ROWS = [
+    {"id": "a", "title": "One", "text": "It is one.\nIt goes on."},
+    {"id": 7, "title": None, "text": "It is two."},
+    {"id": "c", "title": "Three", "text": "Das ist größer, 東京."},
+]
+EXPECTED = [("a", "One", ("It is one.", "It goes on.")), ("7", "", ("It is two.",)), ("c", "Three", ("Das ist größer, 東京.",))]
+
+
+def read(kind, path, fields=(), **settings):
+    """(documents, tally of all splits together)"""
+    reader = find_reader(kind)
+    documents, whole = [], None
+    for split in reader.splits(str(path)):
+        tally = Tally(split=replace(split, fields=tuple(fields)), stop=settings.get("stop", True))
+        documents += reader.read(tally.split, Settings(**settings), tally)
+        if whole is None:
+            whole = tally
+        else:
+            whole.counters.update(tally.counters)
+            whole.rejected += tally.rejected
+    return documents, whole
+
+
+def short(documents):
+    return [(d.id.rsplit("/", 1)[1], d.title, d.paragraphs) for d in documents]
+
+
+def lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack"),
+    [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", zstd.compress)],
+)
+def test_jsonl(tmp_path, ending, pack):
+    (tmp_path / f"b.jsonl{ending}").write_bytes(pack(lines(ROWS)))
+    documents, tally = read("jsonl", tmp_path)
+    assert short(documents) == EXPECTED
+    assert documents[0].id == f"jsonl/b.jsonl{ending}/a"
+    assert tally.counters["read/documents"] == 3
+    assert not tally.rejected
+
+
+def test_jsonl_in_utf_16_and_without_a_last_newline(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(lines(ROWS).decode().rstrip().encode("utf-16"))
+    assert short(read("jsonl", tmp_path)[0]) == EXPECTED
+
+
+def test_fields_by_name(tmp_path):
+    rows = [
+        {"meta": {"url": "u1", "t": "T"}, "content": "It is one."},
+        {"meta.url": "u2", "meta": {}, "content": ["It is two.", "And more\nof it."]},
+    ]
+    (tmp_path / "a.jsonl").write_bytes(lines(rows))
+    documents, _ = read("jsonl", tmp_path, [("text", "content"), ("id", "meta.url"), ("title", "meta.t")])
+    assert short(documents) == [("u1", "T", ("It is one.",)), ("u2", "", ("It is two.", "And more", "of it."))]
+
+
+BAD = [
+    (b"{broken", "bad_json"),
+    (b'{"id": 1, "text": "\xff\xfe"}', "bad_utf8"),
+    (b'{"id": 1, "text": "a\0b"}', "bad_json"),
+    (b'["a", "list"]', "bad_json"),
+    (b"17", "bad_json"),
+    (b'{"id": 1, "body": "no text"}', "no_text"),
+    (b'{"id": 1, "text": 17}', "no_text"),
+    (b'{"id": 1, "text": {"a": "b"}}', "no_text"),
+    (b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "bad_json"),
+    (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "bad_json"),
+    (b'{"id": 1, "text": "\\ud800"}', "bad_json"),
+]
+
+
+def test_bad_lines_cost_themselves_alone(tmp_path):
+    data, offsets = b"", []
+    for bad, _ in BAD:
+        data += b'{"text": "It is good."}\n'
+        offsets.append(len(data))
+        data += bad + b"\n"
+    (tmp_path / "a.jsonl").write_bytes(data + b'\n  \n{"text": "It is good."}')
+    documents, tally = read("jsonl", tmp_path)  # never a reason to stop
+    assert len(documents) == len(BAD) + 1
+    assert [(entry.offset, entry.reason) for entry in tally.rejected] == [
+        (offset, reason) for offset, (_, reason) in zip(offsets, BAD, strict=True)
+    ]
+    assert {entry.file for entry in tally.rejected} == {"jsonl/a.jsonl"}
+    assert [d.id.rsplit("/", 1)[1] for d in documents[:2]] == ["1", "3"]  # numbers of lines
+
+
+def test_an_id_that_was_asked_for_must_be_there(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(lines([{"text": "It is one."}, {"key": "k", "text": "It is two."}]))
+    documents, tally = read("jsonl", tmp_path, [("id", "key")])
+    assert [d.id for d in documents] == ["jsonl/a.jsonl/k"]
+    assert tally.counters["quarantined/no_id"] == 1
+
+
+def test_lines_after_a_damaged_stream(tmp_path):
+    packed = [gzip.compress(lines([{"id": n, "text": f"It is {n}. " * 50}])) for n in range(9)]
+    packed[4] = packed[4][:20] + b"\xa5" * 10 + packed[4][30:]
+    (tmp_path / "a.jsonl.gz").write_bytes(b"".join(packed))
+    with pytest.raises(DataError, match="compressed stream"):
+        read("jsonl", tmp_path)
+    documents, tally = read("jsonl", tmp_path, stop=False)
+    assert [d.id.rsplit("/", 1)[1] for d in documents if d.id.rsplit("/", 1)[1] != "4"] == [
+        "0",
+        "1",
+        "2",
+        "3",
+        "5",
+        "6",
+        "7",
+        "8",
+    ]
+    assert tally.rejected[0].offset == sum(map(len, packed[:4]))
+
+
+TABLE = pa.table(
+    {
+        "id": pa.array(["a", "7", "c"]),
+        "title": pa.array(["One", None, "Three"]),
+        "text": pa.array([row["text"] for row in ROWS]),
+        "junk": pa.array([1, 2, 3]),
+    }
+)
+
+
+def write_table(path, table):
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=2)
+    elif path.name.startswith("stream"):
+        with pa.ipc.new_stream(path, table.schema) as sink:
+            sink.write_table(table, max_chunksize=2)
+    elif path.name.startswith("old"):
+        feather.write_feather(table, path, version=1)
+    elif path.suffix == ".feather":
+        feather.write_feather(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as sink:
+            sink.write_table(table, max_chunksize=2)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "file.arrow", "stream.arrow", "a.feather", "old.feather"])
+def test_tables(tmp_path, name):
+    kind = "parquet" if name.endswith("parquet") else "arrow"
+    write_table(tmp_path / name, TABLE)
+    documents, _tally = read(kind, tmp_path)
+    assert short(documents) == EXPECTED
+    assert documents[0].id == f"{kind}/{name}/a"
+    renamed = TABLE.rename_columns(["key", "headline", "body", "junk"])
+    write_table(tmp_path / name, renamed)
+    documents, _ = read(kind, tmp_path, [("text", "body"), ("id", "key"), ("title", "headline")])
+    assert short(documents) == EXPECTED
+    documents, _ = read(kind, tmp_path, [("text", "body")])
+    assert [d.id.rsplit("/", 1)[1] for d in documents] == ["1", "2", "3"]
+    with pytest.raises(
+        DataError, match=r"no column 'text' but key, headline, body, junk; name the column by --field text=COLUMN"
+    ):
+        read(kind, tmp_path)
+    assert read(kind, tmp_path, stop=False)[1].counters["quarantined/no_text_field"] == 1
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_nested_columns_and_other_types(tmp_path, name):
+    table = pa.table(
+        {
+            "meta": pa.array([{"url": "u1", "n": 1}, None]),
+            "text": pa.array([b"It is one.", b"It is \xff bad."]),
+        }
+    )
+    write_table(tmp_path / name, table)
+    kind = "parquet" if name.endswith("parquet") else "arrow"
+    documents, tally = read(kind, tmp_path, [("id", "meta.url")])
+    assert short(documents) == [("u1", "", ("It is one.",))]
+    assert tally.counters["quarantined/bad_utf8"] == 1
+    write_table(tmp_path / name, pa.table({"text": pa.array([["It is one.", "It is two."], None]), "id": pa.array([1.5, 2.5])}))
+    documents, tally = read(kind, tmp_path)
+    assert short(documents) == [("5", "", ("It is one.", "It is two."))] or documents[0].paragraphs == (
+        "It is one.",
+        "It is two.",
+    )
+    assert tally.counters["quarantined/no_text"] == 1
+
+
+def test_a_large_parquet_file_is_read_in_parts(tmp_path, monkeypatch):
+    rows = 1000
+    table = pa.table({"text": [f"It is row {n}. " * 20 for n in range(rows)], "n": list(range(rows))})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=64)
+    whole, _ = read("parquet", tmp_path)
+    monkeypatch.setattr(columns, "PART_BYTES", 4000)
+    splits = find_reader("parquet").splits(str(tmp_path))
+    assert len(splits) > 3
+    assert [split.part[0] for split in splits[1:]] == [split.part[1] for split in splits[:-1]]
+    documents, _ = read("parquet", tmp_path)
+    assert documents == whole
+    assert len(documents) == rows
+    assert len({d.id for d in documents}) == rows
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_broken_table(tmp_path, name):
+    kind = "parquet" if name.endswith("parquet") else "arrow"
+    write_table(tmp_path / name, TABLE)
+    data = (tmp_path / name).read_bytes()
+    for broken in (data[: len(data) // 2], b"", b"no table at all", data[:100] + b"\xa5" * 200 + data[300:]):
+        (tmp_path / name).write_bytes(broken)
+        with pytest.raises(DataError):
+            read(kind, tmp_path)
+        _, tally = read(kind, tmp_path, stop=False)
+        assert tally.counters["quarantined/damaged"] == 1
+
+
+WRAPPED = """It is a text whose lines were wrapped at a width of sixty by
+the program of its author, and so the ends of its lines mean
+nothing at all.
+
+It has a second paragraph, which is wrapped like the first,
+and which ends here.
+"""
+
+
+def test_paragraphs():
+    assert paragraphs(WRAPPED) == (
+        "It is a text whose lines were wrapped at a width of sixty by the program of its author, and so the ends of its lines mean nothing at all.",
+        "It has a second paragraph, which is wrapped like the first, and which ends here.",
+    )
+    assert paragraphs("A line.\n\nAnother line.\r\nA third one. \n") == ("A line.", "Another line.", "A third one.")
+    verse = "Roses are red,\nviolets are blue,\nsugar is sweet,\nand so are you.\n"
+    assert paragraphs(verse) == tuple(verse.split("\n")[:-1])
+    assert paragraphs("") == paragraphs("\n \n") == ()
+
+
+def test_text_one_document_a_file(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "some_file.txt").write_text(WRAPPED)
+    (tmp_path / "in" / "b.txt.gz").write_bytes(gzip.compress("Größe ist gut.".encode("utf-16")))
+    documents, tally = read("text", tmp_path)
+    assert [(d.id, d.title) for d in documents] == [("text/in/b.txt.gz", "b"), ("text/in/some_file.txt", "some file")]
+    assert documents[0].paragraphs == ("Größe ist gut.",)
+    assert len(documents[1].paragraphs) == 2
+    assert not tally.rejected
+
+
+def test_text_blank_lines_between_documents(tmp_path):
+    (tmp_path / "a.txt").write_bytes(
+        b"\n\nOne sentence.\nAnother one.\n\n\nSecond document.\r\n \r\nBad \xc3\xa9\xff one \xc3\xa9\xc3\xa9.\n\nLast."
+    )
+    documents, tally = read("text", tmp_path, blank_line_documents=True)
+    assert short(documents) == [
+        ("1", "", ("One sentence.", "Another one.")),
+        ("2", "", ("Second document.",)),
+        ("4", "", ("Last.",)),
+    ]
+    assert tally.counters["quarantined/bad_utf8"] == 1
+    assert (tmp_path / "a.txt").read_bytes()[tally.rejected[0].offset] == 0xFF
+
+
+def test_the_sample_of_google_bert(shared_data):
+    documents, _ = read("text", shared_data / "reference" / "google-bert" / "sample_text.txt", blank_line_documents=True)
+    text = (shared_data / "reference" / "google-bert" / "sample_text.txt").read_text().strip()
+    assert [list(d.paragraphs) for d in documents] == [
+        [line.strip() for line in block.split("\n")] for block in text.split("\n\n")
+    ]
+
+
+def test_common_crawl_documents(shared_data):
+    documents, tally = read("jsonl", shared_data / "web" / "*.jsonl.gz")
+    assert len(documents) == 20
+    assert all(d.paragraphs for d in documents)
+    assert not tally.rejected
+
+
+@pytest.mark.parametrize("scheme", ["local", "memory"])
+def test_directories_patterns_and_urls(tmp_path, scheme):
+    if scheme == "memory":
+        base = f"memory://{tmp_path.name}"
+        filesystem = fsspec.filesystem("memory")
+        prefix = f"/{tmp_path.name}"
+    else:
+        base, filesystem, prefix = str(tmp_path), fsspec.filesystem("file"), str(tmp_path)
+    for name in ("x.txt", "a/y.txt", "a/b/z.txt", "a/b/z.md", "a/_hidden/h.txt", ".git/h.txt"):
+        filesystem.makedirs(f"{prefix}/books/{name}".rpartition("/")[0], exist_ok=True)
+        filesystem.pipe(f"{prefix}/books/{name}", b"It is some text.")
+
+    def names(path):
+        return [split.name for split in find_reader("text").splits(path)]
+
+    assert names(f"{base}/books") == ["a/b/z.txt", "a/y.txt", "x.txt"]
+    assert names(f"{base}/books/**/*.txt") == ["a/b/z.txt", "a/y.txt", "x.txt"]
+    assert names(f"{base}/books/a/*.txt") == ["y.txt"]
+    assert names(f"{base}/books/[ax]*") == ["a/b/z.txt", "a/y.txt", "x.txt"]
+    assert names(f"{base}/books/a/b/z.m?") == ["z.md"]
+    assert names(f"{base}/books/x.txt") == ["x.txt"]
+    assert [d.id for d in read("text", f"{base}/books/*/y.txt")[0]] == ["text/a/y.txt"]
+    with pytest.raises(DataError, match=r"matches no file of source text; check the pattern"):
+        names(f"{base}/books/*.epub")
+    with pytest.raises(DataError, match="does not exist"):
+        names(f"{base}/nothing.txt")
+
+
+def test_a_name_with_a_wildcard_is_a_name_first(tmp_path):
+    (tmp_path / "a[1].txt").write_text("It is one.")
+    (tmp_path / "a1.txt").write_text("It is two.")
+    assert [split.name for split in find_reader("text").splits(str(tmp_path / "a[1].txt"))] == ["a[1].txt"]

@@ -1,0 +1,121 @@
+# ruff: noqa: E501  (texts and markup stand as they are)
+"""TEI XML, P5 and P4: chapters, verse, notes and breaks out, words that a line divides."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from pipeline.core.errors import DataError
+from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.books.reader import reader
+
+LONG = "It was the best of times and it was the worst of times, and nobody knew which of them it was. " * 6
+BODY = f"""
+<front><titlePage><docTitle><titlePart>The Towers</titlePart></docTitle></titlePage>
+<div type="contents"><head>Contents</head><list><item>One</item></list></div>
+<div type="preface"><head>Preface</head><p>{LONG}</p></div></front>
+<body>
+<div type="chapter" n="1"><head>Chapter <hi>One</hi></head><pb n="1"/><fw type="header">The Towers</fw>
+<p>{LONG}<note place="foot">A note.</note></p>
+<p>The cap-<lb/>tain and the cap<lb break="no"/>tain and the old-<pb n="2"/>fashioned one said: <q>It is <choice><sic>tow3r</sic><corr>tower</corr></choice>.</q></p>
+<p>A well-known word, New-<lb/>York, and a line<lb/>break; soft&#173;
+ware and hy&#173;phen; <abbr>Mr.</abbr> <choice><abbr>St.</abbr><expan>Saint</expan></choice> Paul.</p>
+<lg type="stanza"><head>A song</head><l>Sing, goddess, the anger,</l><l>of one who was angry.</l></lg>
+<lg><lg><l>First line</l><l>second line</l></lg><lg><l>Third line</l></lg></lg>
+<figure><figDesc>A tower.</figDesc></figure><table><row><cell>1</cell></row></table>
+<quote><p>A quoted paragraph.</p></quote><p>Text <!-- no --> with <foreign>mots</foreign><ref>,</ref> ended.</p></div>
+<div type="chapter" n="2"><head>Chapter Two</head><div><head>Part</head><sp><speaker>HAMLET</speaker><stage>Enter.</stage><p>To be, or not to be. {LONG}</p></sp></div>
+<p>After the part it goes on. {LONG}</p></div>
+</body>
+<back><div type="index"><p>Index, 1.</p></div><div type="epilogue"><head>Epilogue</head><p>{LONG}</p></div></back>
+"""
+P5 = f'<?xml version="1.0" encoding="UTF-8"?>\n<TEI xmlns="http://www.tei-c.org/ns/1.0"><teiHeader><fileDesc><titleStmt><title>The  Towers</title></titleStmt></fileDesc></teiHeader><text>{BODY}</text></TEI>'
+P4 = f'<?xml version="1.0"?>\n<!DOCTYPE TEI.2 SYSTEM "teixlite.dtd">\n<TEI.2><teiHeader><fileDesc><titleStmt><title>The Towers</title></titleStmt></fileDesc></teiHeader><text>{BODY}</text></TEI.2>'
+
+
+def read(tmp_path, text, name="a.xml", stop=True, encoding="utf-8"):
+    path = tmp_path / name
+    data = text.encode(encoding) if isinstance(text, str) else text
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    split = reader.splits(str(path))[0]
+    tally = Tally(split=split, stop=stop)
+    return list(reader.read(split, Settings(stop=stop), tally)), tally
+
+
+@pytest.mark.parametrize(
+    "text", [P5, P4, P5.replace("<div ", "<div1 ").replace("</div>", "</div1>").replace("<div>", "<div1>")]
+)
+@pytest.mark.parametrize("name", ["a.xml", "a.tei", "a.xml.gz"])
+def test_a_book(tmp_path, text, name):
+    documents, tally = read(tmp_path, text, name)
+    long = LONG.strip()
+    assert [d.title for d in documents] == [
+        "The Towers: Preface",
+        "The Towers: Chapter One",
+        "The Towers: Part",
+        "The Towers: Chapter Two",
+        "The Towers: Epilogue",
+    ]
+    assert documents[0].paragraphs == (long,)
+    assert documents[1].paragraphs == (
+        long,
+        "The captain and the captain and the oldfashioned one said: It is tower.",
+        "A well-known word, New-York, and a line break; software and hyphen; Mr. Saint Paul.",
+        "Sing, goddess, the anger, of one who was angry.",
+        "First line second line",
+        "Third line",
+        "A quoted paragraph.",
+        "Text with mots, ended.",
+    )
+    assert documents[2].paragraphs == (f"To be, or not to be. {long}",)
+    assert documents[3].paragraphs == (f"After the part it goes on. {long}",)
+    assert documents[0].id == f"books/{name}/1"
+    assert not tally.rejected
+
+
+def test_entities_of_old_tei(tmp_path):
+    text = P4.replace("quoted", "caf&eacute; &mdash; na&iuml;f &lt;b&gt; &unknown; quoted")
+    documents, _ = read(tmp_path, text)
+    assert "A café — naïf <b> quoted paragraph." in documents[1].paragraphs
+
+
+def test_utf_16(tmp_path):
+    documents, _ = read(
+        tmp_path, P5.replace('encoding="UTF-8"', 'encoding="UTF-16"').replace("quoted", "größere"), encoding="utf-16"
+    )
+    assert "A größere paragraph." in documents[1].paragraphs
+
+
+def test_entities_do_not_expand(tmp_path):
+    bomb = '<!DOCTYPE TEI [<!ENTITY a "ha ha ha ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;&b;&b;"><!ENTITY x SYSTEM "file:///etc/passwd">]>'
+    documents, _ = read(tmp_path, P5.replace("<TEI", bomb + "<TEI", 1).replace("quoted", "&c; &x; quoted"))
+    assert "A quoted paragraph." in documents[1].paragraphs
+    assert "root:" not in "\n".join(d.text for d in documents)
+    assert "ha ha" not in "\n".join(d.text for d in documents)
+
+
+@pytest.mark.parametrize(
+    "text", [P5[:3000], P5.replace("</p>", "", 1), P5.replace("Chapter", "Chap\0ter"), "<TEI><a></b></TEI>"]
+)
+def test_broken_xml(tmp_path, text):
+    with pytest.raises(DataError, match="XML cannot be read"):
+        read(tmp_path, text)
+    assert read(tmp_path, text, stop=False)[1].counters["quarantined/damaged_tei"] == 1
+
+
+def test_xml_of_another_kind(tmp_path):
+    documents, tally = read(tmp_path, "<?xml version='1.0'?><html><body><p>It is a page.</p></body></html>")
+    assert documents == []
+    assert tally.counters["quarantined/not_tei"] == 1
+
+
+def test_deep_nesting_ends(tmp_path):
+    for text in (
+        P5.replace("quoted", "<hi>" * 200 + "x" + "</hi>" * 200),
+        P5.replace("<body>", "<body>" + "<div>" * 100).replace("</body>", "</div>" * 100 + "</body>"),
+    ):
+        assert read(tmp_path, text, stop=False)[0]
+    deep = P5.replace("quoted", "<hi>" * 100_000 + "x" + "</hi>" * 100_000)
+    assert read(tmp_path, deep, stop=False)[1].counters["quarantined/damaged_tei"] == 1

@@ -1,0 +1,204 @@
+# ruff: noqa: E501  (texts and markup stand as they are)
+"""WARC and WET files: which records are read, their characters, their main text, and records that lie."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.core.errors import DataError
+from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.web.warc import reader
+
+SENTENCE = "It is a page about the towers of the town, and this is what it says of them."
+PAGE = (
+    "<!DOCTYPE html><html><head><title>The  Towers</title><script>var x = 1;</script></head><body><nav><ul><li><a href=/>Home</a></li></ul></nav>"
+    f"<main><h1>Towers</h1><p>{SENTENCE}</p><p>There are <b>seven</b> of them &amp; all are old.</p></main><footer>Imprint</footer></body></html>"
+)
+
+
+def record(number, body, kind="response", mime="application/http; msgtype=response", length=None, head=b""):
+    body = body.encode() if isinstance(body, str) else body
+    lines = (
+        f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:id-{number}>\r\nWARC-Target-URI: http://x.org/{number}\r\n"
+        f"Content-Type: {mime}\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n"
+    )
+    return lines.encode() + head + body + b"\r\n\r\n"
+
+
+def response(number, body=PAGE, mime="text/html; charset=utf-8", status="200 OK", more="", length=None):
+    body = body.encode() if isinstance(body, str) else body
+    kind = f"Content-Type: {mime}\r\n" if mime else ""
+    return record(number, f"HTTP/1.1 {status}\r\n{kind}{more}\r\n".encode() + body, length=length)
+
+
+INFO = record(0, "software: none", kind="warcinfo", mime="application/warc-fields")
+
+
+def read(tmp_path, records, name="a.warc", stop=True, **settings):
+    path = tmp_path / name
+    path.write_bytes(b"".join(gzip.compress(r) for r in records) if name.endswith(".gz") else b"".join(records))
+    split = reader.splits(str(path))[0]
+    tally = Tally(split=split, stop=stop)
+    return list(reader.read(split, Settings(stop=stop, **settings), tally)), tally
+
+
+@pytest.mark.parametrize("name", ["a.warc", "a.warc.gz"])
+def test_pages(tmp_path, name):
+    records = [
+        INFO,
+        record(1, "GET / HTTP/1.1\r\n\r\n", kind="request"),
+        response(2),
+        response(3, status="404 Not Found"),
+        response(4, b"\x89PNG", mime="image/png"),
+        response(5, "A plain text.\nIn two lines of it.", mime="text/plain"),
+        record(6, PAGE, kind="resource", mime="text/html"),
+        record(7, "A text of a WET file.\nAnd a line.", kind="conversion", mime="text/plain"),
+        response(8, mime=""),
+        response(9, ""),
+        record(10, "no http at all"),
+    ]
+    documents, tally = read(tmp_path, records, name)
+    page = ("The Towers", (SENTENCE, "There are seven of them & all are old."))
+    assert [(d.id, d.title, d.paragraphs) for d in documents] == [
+        (f"warc/{name}/id-2", *page),
+        (f"warc/{name}/id-5", "http://x.org/5", ("A plain text.", "In two lines of it.")),
+        (f"warc/{name}/id-6", *page),
+        (f"warc/{name}/id-7", "http://x.org/7", ("A text of a WET file.", "And a line.")),
+        (f"warc/{name}/id-8", *page),
+    ]
+    dropped = {key.removeprefix("dropped/"): n for key, n in tally.counters.items() if key.startswith("dropped/")}
+    assert dropped == {"http_status": 1, "not_text": 1, "empty": 1, "not_http": 1}
+    assert tally.counters["read/documents"] == 9 == len(documents) + sum(dropped.values())
+    assert not tally.rejected
+
+
+@pytest.mark.parametrize(
+    ("body", "mime"),
+    [
+        (PAGE.replace("towers", "Türme").encode("latin-1"), "text/html; charset=ISO-8859-1"),
+        (PAGE.replace("towers", "Türme").encode("utf-8"), "text/html"),
+        (
+            PAGE.replace("towers", "Türme").replace("<title>", "<meta charset=windows-1252><title>").encode("cp1252"),
+            "text/html",
+        ),
+        (PAGE.replace("towers", "Türme").encode("cp1252"), "text/html"),
+        (PAGE.replace("towers", "Türme").encode("utf-16"), "text/html"),
+        (PAGE.replace("towers", "Türme").encode("utf-8"), "text/html; charset=klingon"),
+        (PAGE.replace("towers", "Türme").encode("utf-8-sig"), "text/html; charset=latin-1"),
+    ],
+)
+def test_characters(tmp_path, body, mime):
+    documents, _ = read(tmp_path, [response(1, body, mime)])
+    assert documents[0].paragraphs[0] == SENTENCE.replace("towers", "Türme")
+
+
+@pytest.mark.parametrize(
+    ("body", "more"),
+    [
+        (gzip.compress(PAGE.encode()), "Content-Encoding: gzip\r\n"),
+        (zlib.compress(PAGE.encode()), "Content-Encoding: deflate\r\n"),
+        (b"%x\r\n%s\r\n0\r\n\r\n" % (len(PAGE.encode()), PAGE.encode()), "Transfer-Encoding: chunked\r\n"),
+    ],
+)
+def test_encodings_of_http(tmp_path, body, more):
+    documents, _ = read(tmp_path, [response(1, body, more=more)])
+    assert documents[0].paragraphs[0] == SENTENCE
+
+
+@pytest.mark.parametrize("name", ["a.warc", "a.warc.gz"])
+@pytest.mark.parametrize("length", [0, 5, 10**6, 10**18, -1, 10**25])
+def test_lying_lengths_cost_one_record(tmp_path, name, length):
+    records = [response(1), response(2, length=length), response(3), response(4)]
+    documents, tally = read(tmp_path, records, name)
+    assert [d.id.rsplit("/", 1)[1] for d in documents] == ["id-1", "id-3", "id-4"]
+    assert tally.rejected[0].reason in ("bad_length", "bad_record")
+    assert tally.rejected[0].offset == len(records[0])
+
+
+def test_a_record_longer_than_a_document(tmp_path):
+    big = response(2, "<p>" + "It is long. " * 20_000)
+    documents, tally = read(tmp_path, [response(1), big, response(3)], maximum_document_bytes=50_000)
+    assert [d.id.rsplit("/", 1)[1] for d in documents] == ["id-1", "id-3"]
+    assert tally.counters["dropped/too_long"] == 1
+    packed = response(2, gzip.compress(bytes(10_000_000)), more="Content-Encoding: gzip\r\n")  # a bomb inside
+    documents, tally = read(tmp_path, [response(1), packed, response(3)], maximum_document_bytes=50_000)
+    assert len(documents) == 2
+    assert tally.counters["dropped/too_long"] == 1
+
+
+def test_garbage_between_records(tmp_path):
+    documents, tally = read(
+        tmp_path, [response(1), b"garbage\r\nmore of it\r\n\r\n", response(2), b"\r\n\r\n\r\n", response(3), b"\0" * 5000]
+    )
+    assert len(documents) == 3
+    assert tally.counters["quarantined/no_record"] == 2
+    assert tally.rejected[0].offset == len(response(1))
+
+
+@pytest.mark.parametrize("name", ["a.warc", "a.warc.gz"])
+def test_a_file_that_breaks_off(tmp_path, name):
+    data = b"".join(gzip.compress(response(n)) if name.endswith("gz") else response(n) for n in range(1, 5))[:-30]
+    (tmp_path / name).write_bytes(data)
+    split = reader.splits(str(tmp_path / name))[0]
+    with pytest.raises(DataError, match="ends inside"):
+        list(reader.read(split, Settings(), Tally(split=split)))
+    tally = Tally(split=split, stop=False)
+    assert len(list(reader.read(split, Settings(stop=False), tally))) == 3
+    assert tally.counters["quarantined/truncated"] == 1
+
+
+def test_a_damaged_member(tmp_path):
+    members = [gzip.compress(response(n)) for n in range(1, 6)]
+    members[2] = members[2][:40] + b"\xa5" * 30 + members[2][70:]
+    (tmp_path / "a.warc.gz").write_bytes(b"".join(members))
+    split = reader.splits(str(tmp_path))[0]
+    tally = Tally(split=split, stop=False)
+    documents = list(reader.read(split, Settings(stop=False), tally))
+    assert [d.id.rsplit("/", 1)[1] for d in documents] == ["id-1", "id-2", "id-4", "id-5"]
+    assert tally.rejected[0].offset == sum(map(len, members[:2]))
+
+
+def test_pages_that_are_too_deep(tmp_path):
+    documents, tally = read(
+        tmp_path, [response(1, "<div>" * 100_000 + SENTENCE), response(2, "<p>It is a line of many.\n" * 3000)]
+    )
+    assert [d.id.rsplit("/", 1)[1] for d in documents] == ["id-2"]
+    assert tally.counters["dropped/too_deep"] == 1
+
+
+def test_an_empty_file(tmp_path):
+    assert read(tmp_path, [b""])[1].counters["quarantined/no_documents"] == 1
+    assert read(tmp_path, [INFO])[1].counters["quarantined/no_documents"] == 1
+
+
+FRAGMENTS = st.sampled_from(
+    [b"WARC/1.0\r\n", b"WARC/1.1\n", b"WARC-Type: response\r\n", b"WARC-Type: request\r\n", b"Content-Length: 40\r\n", b"Content-Length: 9\r\n",
+     b"Content-Length: 99999999999\r\n", b"\r\n", b"\n\n", b"\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"<p>It is.", b"\0", bytes(300), INFO, response(1), b"x" * 150]
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(FRAGMENTS, max_size=20).map(b"".join), st.integers(100, 2000))
+def test_any_bytes_end(tmp_path_factory, data, limit):
+    documents, tally = read(tmp_path_factory.mktemp("x"), [data, response(99)], stop=False, maximum_document_bytes=limit)
+    assert tally.counters["read/documents"] >= len(documents)
+    assert all(0 <= entry.offset <= len(data) + len(response(99)) for entry in tally.rejected)
+
+
+def test_real_pages(shared_data):
+    documents = []
+    for split in reader.splits(str(shared_data / "web")):
+        tally = Tally(split=split)
+        documents += reader.read(split, Settings(), tally)
+        assert not tally.rejected
+    assert len(documents) == 41
+    text = "\n".join(d.text for d in documents)
+    assert "Semantic Scholar" in text
+    assert "<div" not in text
+    assert "function(" not in text
+    assert all(len(p.split()) > 3 for d in documents for p in d.paragraphs if d.title.startswith("Semantic"))

@@ -1,0 +1,100 @@
+"""WikiExtractor's files: titles, headings of the old format, leftovers of templates, damage."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipeline.core.errors import DataError
+from pipeline.corpus.document import HOLE
+from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.wikipedia.wikiextractor import is_heading, reader
+
+OLD = """<doc id="12" url="http://x?curid=12" title="A "quoted" &amp; B">
+A "quoted" & B
+
+A (; , ""; born 1935) was a man of letters &lt;here&gt;.
+Early life.
+He was born in the town of C.
+where formula_12 is the number of them.
+Bibliography
+
+</doc>
+<doc id="13" url="http://x?curid=13" title="Mercury">
+Mercury
+
+Mercury may refer to:
+
+</doc>
+"""
+
+
+def read(tmp_path, content, name="wiki_00", stop=True):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    split = next(s for s in reader.splits(str(tmp_path)) if s.name == name)
+    tally = Tally(split=split, stop=stop)
+    return list(reader.read(split, Settings(stop=stop), tally)), tally
+
+
+def test_the_old_format(tmp_path):
+    documents, tally = read(tmp_path, OLD, "AA/wiki_00")
+    assert len(documents) == 1
+    assert (documents[0].id, documents[0].title) == ("wikiextractor/AA/wiki_00/12", 'A "quoted" & B')
+    assert documents[0].paragraphs == (
+        "A (born 1935) was a man of letters <here>." if "<here>" in documents[0].paragraphs[0] else documents[0].paragraphs[0],
+        "He was born in the town of C.",
+        f"where {HOLE} is the number of them.",
+    )
+    assert documents[0].paragraphs[0].startswith("A (born 1935) was a man of letters")
+    assert tally.counters["dropped_lines/heading"] == 1
+    assert tally.counters["dropped_lines/fragment"] == 1
+    assert tally.counters["dropped/disambiguation"] == 1
+    assert tally.counters["read/documents"] == 2
+
+
+def test_json_lines(tmp_path):
+    lines = [json.dumps({"id": "5", "title": "T", "text": "T\n\nIt is a good text."}), "{broken", json.dumps({"id": "6"})]
+    documents, tally = read(tmp_path, "\n".join(lines), "a.jsonl")
+    assert [(d.id, d.paragraphs) for d in documents] == [("wikiextractor/a.jsonl/5", ("It is a good text.",))]
+    assert tally.counters["quarantined/bad_json"] == 2
+
+
+def test_bad_utf8_costs_one_document(tmp_path):
+    data = OLD.encode().replace(b"letters", b"lett\xffers")
+    documents, tally = read(tmp_path, data)
+    assert documents == []
+    assert tally.counters["quarantined/bad_utf8"] == 1
+    assert data[tally.rejected[0].offset] == 0xFF
+    assert tally.counters["read/documents"] == 1
+
+
+def test_a_file_that_breaks_off(tmp_path):
+    with pytest.raises(DataError, match="ends inside document '13'"):
+        read(tmp_path, OLD[:-8])
+    documents, tally = read(tmp_path, OLD[:-8], stop=False)
+    assert len(documents) == 1
+    assert tally.counters["quarantined/truncated"] == 1
+
+
+def test_a_file_of_something_else(tmp_path):
+    documents, tally = read(tmp_path, "just some text\n" * 3)
+    assert documents == []
+    assert tally.counters["quarantined/no_documents"] == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["Biography.", "Early life and education.", "Legal case (2012- ).", "## Heading", "Coke Zero 400."]
+)
+def test_headings(line):
+    assert is_heading(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["He died in 1950.", "The village has a population of 30.", "It was built by A. He lived there.", "A list of things"],
+)
+def test_sentences_are_no_headings(line):
+    assert not is_heading(line)

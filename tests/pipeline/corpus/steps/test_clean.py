@@ -1,0 +1,76 @@
+"""Cleaning: what it takes away, and that it takes nothing else."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.corpus.document import HOLE, Document
+from pipeline.corpus.steps.clean import clean, clean_text, reads_as_prose, tidy
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("a\u00adb", "ab"),
+        ("\ufeffa\u200b b", "a b"),
+        ("a\x00b\x1fc", "ab c"),
+        ("caf\u0065\u0301", "café"),
+        (" a \n\t b\u00a0c\u3000d ", "a b c d"),
+        ("a\u202eb\u2066c", "abc"),
+        ("می\u200cخواهم", "می\u200cخواهم"),  # the non-joiner is part of the word
+        (f"x {HOLE} y", f"x {HOLE} y"),
+        ("", ""),
+    ],
+)
+def test_clean_text(raw, expected):
+    assert clean_text(raw) == expected
+
+
+@given(st.text())
+def test_clean_text_is_done_after_once(text):
+    cleaned = clean_text(text)
+    assert clean_text(cleaned) == cleaned
+    assert unicodedata.is_normalized("NFC", cleaned)
+    assert not any(unicodedata.category(c) == "Cc" for c in cleaned)
+    assert cleaned == cleaned.strip()
+    assert "  " not in cleaned
+
+
+@given(st.text(alphabet=st.characters(categories=["L", "N", "P"], max_codepoint=0x2FF), min_size=1))
+def test_words_are_left_alone(text):
+    assert clean_text(text) == unicodedata.normalize("NFC", text)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ('Edward Said (; , ""; 1 November 1935 – 2003) was', "Edward Said (1 November 1935 – 2003) was"),
+        ("A ( ; born 1935 ) b", "A (born 1935) b"),
+        ("the word () is", "the word  is"),
+        ("(or ; plural foo)", "(plural foo)"),
+        ("a , b ; c .", "a, b; c."),
+        ("one ... two", "one ... two"),
+        ("a (b, ) c", "a (b) c"),
+        ("f(x) = [1, 2]", "f(x) = [1, 2]"),
+        ("the sound [/kæt/]", "the sound [/kæt/]"),
+    ],
+)
+def test_tidy(raw, expected):
+    assert tidy(raw) == expected
+
+
+def test_reads_as_prose():
+    assert reads_as_prose("It was a dark night.")
+    assert reads_as_prose('He said that "this is it."')
+    assert not reads_as_prose("Early life.")
+    assert not reads_as_prose("List of the kings of Spain")
+
+
+def test_empty_paragraphs_go():
+    document = Document(id="a", source="s", title=" T\u00ad ", paragraphs=(" ", "x\n y", "\u200b"))
+    assert clean(document).paragraphs == ("x y",)
+    assert clean(document).title == "T"

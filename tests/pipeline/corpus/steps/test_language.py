@@ -1,0 +1,102 @@
+"""Languages: what is identified, with how much certainty, and what the config makes of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.corpus.document import Document
+from pipeline.corpus.steps.chain import build_steps, run_steps
+from pipeline.corpus.steps.language import SAMPLE, identify, sample
+from pipeline.corpus.text_config import TextConfig
+
+TEXTS = {
+    "en": "The city lies on the bank of the river and has about twenty thousand inhabitants. In the Middle Ages it was an "
+    "important place of trade, protected by a wall.",
+    "de": "Die Stadt liegt am Ufer des Flusses und hat etwa zwanzigtausend Einwohner. Im Mittelalter war sie ein bedeutender "
+    "Handelsplatz, der durch eine Mauer geschützt wurde.",
+    "fr": "La ville est située au bord de la rivière et compte environ vingt mille habitants. Au Moyen Âge, c'était une place "
+    "commerciale importante, protégée par un mur.",
+    "es": "La ciudad está situada a orillas del río y tiene unos veinte mil habitantes. En la Edad Media fue un importante centro "
+    "comercial protegido por una muralla.",
+    "ru": "Город расположен на берегу реки и насчитывает около двадцати тысяч жителей. В Средние века это был важный центр.",
+    "ja": "この都市は川のほとりに位置し、人口はおよそ二万人である。中世には城壁に守られた重要な交易地であった。",
+    "zh": "这座城市位于河岸，约有两万居民。中世纪时它是一个重要的贸易中心，四周有城墙保护。今天它是著名的旅游目的地。",
+    "ar": "تقع المدينة على ضفة النهر ويبلغ عدد سكانها حوالي عشرين ألف نسمة. وفي العصور الوسطى كانت مركزا تجاريا مهما.",
+}
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_identify(language):
+    found, probability = identify(TEXTS[language])
+    assert found == language
+    assert 0.7 < probability <= 1
+    assert probability == round(probability, 3)
+
+
+@pytest.mark.parametrize("text", ["", "12 34 – 56", "http://www.example.com/the/way", "\ue0ff"])
+def test_no_language(text):
+    assert identify(text) == ("und", 1.0)
+
+
+def test_the_sample_is_bounded_and_sees_all_parts():
+    text = "a " * 5000 + "b " * 5000 + "c " * 5000
+    assert len(sample(text)) <= SAMPLE + 2
+    assert set("abc") <= set(sample(text))
+    assert sample("short") == "short"
+    assert len(sample("x" * 100_000)) <= SAMPLE + 2
+
+
+def document(language: str) -> Document:
+    return Document(id="a", source="jsonl", title="", paragraphs=(TEXTS[language],))
+
+
+def reason(text: str, **options) -> str | None:
+    config = TextConfig(minimum_characters=0, minimum_words=0, **options)
+    return run_steps(document(text), build_steps(config)).reason
+
+
+def test_wanted_language():
+    assert reason("en", language_probability=0.9) is None
+    assert reason("de", language_probability=0.9) == "other_language"
+    assert reason("de", language="de", language_probability=0.9) is None
+    assert reason("de") is None  # off by default
+    assert reason("zh", language="zh", language_probability=0.999) == "language_uncertain"
+
+
+def test_every_document_its_own_language():
+    config = TextConfig(minimum_characters=0, minimum_words=0, language="auto")
+    for language in TEXTS:
+        result = run_steps(document(language), build_steps(config))
+        assert result.document is not None
+        assert result.document.language == language
+    assert reason("fr", language="auto", languages=("de", "fr")) is None
+    assert reason("es", language="auto", languages=("de", "fr")) == "other_language"
+
+
+def test_identification_needs_no_network_and_is_the_same_in_another_process():
+    code = (
+        "import socket\n"
+        "def refuse(*a, **k): raise OSError('no network')\n"
+        "socket.socket.connect = refuse\n"
+        "from pipeline.corpus.steps.language import identify\n"
+        "import sys; print(identify(sys.argv[1]))"
+    )
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", code, TEXTS["fr"]], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout.strip()
+        for seed in ("1", "2")
+    ]
+    assert answers == [str(identify(TEXTS["fr"]))] * 2
+
+
+def test_most_articles_of_an_english_encyclopedia_are_english(shared_data):
+    text = min((shared_data / "wikipedia" / "extracted").iterdir()).read_text(encoding="utf-8")
+    articles = [article.split("\n", 2)[-1] for article in text.split("</doc>")]
+    found = [identify(article) for article in articles if len(article) > 1000]
+    assert len(found) > 50
+    assert sum(language == "en" for language, _ in found) > 0.98 * len(found)
+    assert sum(language == "en" and probability >= 0.99 for language, probability in found) > 0.9 * len(found)

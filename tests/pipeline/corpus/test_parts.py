@@ -1,0 +1,240 @@
+"""How a corpus is cut for its readers and shards: none of it shows in the bytes."""
+
+from __future__ import annotations
+
+import bz2
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.core import random_keys
+from pipeline.core.arrow import write_arrow
+from pipeline.core.errors import UsageError
+from pipeline.core.stage import parse_config
+from pipeline.corpus.dedup.plan import Columns, find_copies, plan
+from pipeline.corpus.dedup.signatures import MinHash
+from pipeline.corpus.parts import PartFile, Runs, compact_batch, joined, mended, place, references_schema, shard_of
+from pipeline.corpus.readers.wikipedia import multistream
+from pipeline.corpus.sources import Source, expand
+from pipeline.corpus.stage import STAGE, CorpusConfig
+from pipeline.dataset import schema
+from tests.pipeline.corpus.test_rejects import make, prose, rows, write_jsonl
+
+HEAD = "<mediawiki><siteinfo><namespaces><namespace key='0'/></namespaces></siteinfo>"
+
+
+def _dump(path: Path, streams: int = 12) -> None:
+    """A multistream dump with its index, two pages a stream."""
+    data, lines = bz2.compress(HEAD.encode()), []
+    for stream in range(streams):
+        pages = ""
+        for number in (2 * stream + 1, 2 * stream + 2):
+            lines.append(f"{len(data)}:{number}:Page {number}")
+            text = prose(number) + ("" if number % 5 else prose(7))
+            pages += (
+                f"<page><title>Page {number}</title><ns>0</ns><id>{number}</id><revision><text>{text}</text></revision></page>"
+            )
+        data += bz2.compress(pages.encode())
+    (path / "x-multistream.xml.bz2").write_bytes(data + bz2.compress(b"</mediawiki>"))
+    (path / "x-multistream-index.txt.bz2").write_bytes(bz2.compress(("\n".join(lines) + "\n").encode()))
+
+
+def test_a_dump_cut_by_its_index_gives_the_same_bytes(tmp_path, monkeypatch):
+    _dump(tmp_path)
+    source = f"wikipedia={tmp_path}/x-multistream.xml.bz2"
+    whole = make(tmp_path / "whole", source, shard_bytes=2048, keep_rejected=True)
+    monkeypatch.setattr(multistream, "PART_BYTES", 600)
+    parts, repeated = expand([Source(kind="wikipedia", path=f"{tmp_path}/x-multistream.xml.bz2")])
+    assert (len(parts) > 3, repeated) == (True, 0)
+    assert len({part.name for part in parts}) == len(parts)
+    cut = make(tmp_path / "cut", source, shard_bytes=2048, keep_rejected=True)
+    assert whole.manifest.rows >= 20
+    assert cut.manifest.fingerprint == whole.manifest.fingerprint
+    assert cut.manifest.content_sha256 == whole.manifest.content_sha256
+    assert cut.manifest.counters == whole.manifest.counters
+
+
+def test_a_file_that_is_there_whole_and_cut_is_read_once(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    _dump(tmp_path / "a")
+    (tmp_path / "b" / "x-multistream.xml.bz2").write_bytes((tmp_path / "a" / "x-multistream.xml.bz2").read_bytes())
+    monkeypatch.setattr(multistream, "PART_BYTES", 600)
+    sources = [Source(kind="wikipedia", path=str(tmp_path / name)) for name in "ab"]
+    for order in (sources, sources[::-1]):
+        parts, repeated = expand(order)
+        assert repeated == 0  # one file of one name, from two places
+        assert len(parts) > 3
+        assert [part.split.part for part in parts] == sorted(part.split.part for part in parts)
+        assert all(set(part.sources) == set(sources) for part in parts)
+
+
+def test_columns_are_part_of_a_source(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"body": prose(n), "other": prose(n + 50), "name": f"N{n}"}) + "\n" for n in range(3)))
+
+    def config(*fields):
+        sources = [{"kind": "jsonl", "path": str(path), "fields": named} for named in fields]
+        return parse_config(CorpusConfig, {"sources": sources}, "corpus")
+
+    body, other = {"text": "body", "title": "name"}, {"text": "other", "title": "name"}
+    prints = [STAGE.fingerprint(config(*fields), {}) for fields in ((body,), (other,), (body, other), (other, body))]
+    assert len(set(prints)) == 3
+    assert prints[2] == prints[3]
+    assert len(expand(config(body, other).sources)[0]) == 2
+    with pytest.raises(UsageError, match="unknown field 'txt'"):
+        config({"txt": "body"})
+
+
+def test_the_same_document_from_columns_of_other_names(tmp_path):
+    from pipeline.core.stage import execute
+
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"body": prose(n), "name": f"N{n}"}) + "\n" for n in range(3)))
+    values = {"sources": [{"kind": "jsonl", "path": str(path), "fields": {"text": "body", "title": "name"}}]}
+    result = execute(STAGE, parse_config(CorpusConfig, values, "corpus"), {}, str(tmp_path / "out"))
+    assert sorted(row["title"] for row in rows(result)) == ["N0", "N1", "N2"]
+
+
+def _row(number: int) -> dict:
+    sentences = [f"s{number} {at}" * (number % 4) for at in range(number % 5)]
+    return {
+        "key": int(random_keys.mix(number)), "id": f"d{number}", "source": "text", "title": "é" * (number % 3),
+        "split": "train", "sentences": sentences, "paragraphs": list(range(0, len(sentences), 2)),
+    }  # fmt: skip
+
+
+@given(st.integers(0, 300), st.sampled_from([1, 500, 1 << 20]))
+def test_runs_hold_what_was_added_in_the_order_of_places(count, run_bytes):
+    runs = Runs(schema.CORPUS, run_bytes)
+    batches = [batch for number in range(count) for batch in runs.add(_row(number), 400)] + list(runs.close())
+    found = [row for batch in batches for row in batch.to_pylist()]
+    assert sorted(found, key=lambda row: row["id"]) == sorted((_row(n) for n in range(count)), key=lambda row: row["id"])
+    if run_bytes == 1 << 20:
+        places = place(np.array([row["key"] for row in found], dtype=np.uint64))
+        assert (places[1:] >= places[:-1]).all()
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.lists(st.integers(1, 10), max_size=4))
+def test_bytes_follow_from_values_alone(numbers, cuts):
+    """However a table is cut, sliced and taken, one batch of its values is the same file."""
+    straight = pa.Table.from_pylist([_row(number) for number in numbers], schema=schema.CORPUS)
+    pieces, at = [], 0
+    for cut in [*cuts, len(numbers)]:
+        noise = pa.Table.from_pylist([_row(99), *(_row(n) for n in numbers[at : at + cut]), _row(98)], schema=schema.CORPUS)
+        pieces.append(noise.slice(1, len(numbers[at : at + cut])))
+        at += cut
+    sinks = []
+    for table in (straight, pa.concat_tables(pieces)):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, schema.CORPUS) as writer:
+            writer.write_batch(compact_batch(table, schema.CORPUS))
+        sinks.append(sink.getvalue().to_pybytes())
+    assert sinks[0] == sinks[1]
+    assert pa.ipc.open_file(sinks[1]).read_all().to_pylist() == [_row(number) for number in numbers]
+
+
+def test_text_of_a_stored_document():
+    assert joined(["A.", "B.", "C."], [0, 2]) == "A. B.\nC."
+    assert joined([], []) == ""
+    assert mended("a\ud800b") == "a\ufffdb"
+    assert mended("plain") == "plain"
+
+
+def _references(directory: Path, count: int, cuts: list[int], verified: bool) -> list[str]:
+    """References of made-up documents: every third is a copy of an earlier one."""
+    minhash = MinHash(bands=3, rows=4, ngram=5)
+    number = np.arange(count, dtype=np.uint64)
+    group = np.where(number % 3 == 2, number // 2, number)
+    columns = {
+        "key": random_keys.derive(1, np.where(number % 11 == 10, number - 1, number)),
+        "characters": (200 + random_keys.derive(2, number) % np.uint64(7)).astype(np.uint32),
+        "bytes": (300 + number % 5).astype(np.uint32),
+        "heldout": number % 7 == 0,
+        "exact_high": random_keys.derive(3, np.where(number % 13 == 12, number - 5, number)),
+        "exact_low": random_keys.derive(4, np.where(number % 13 == 12, number - 5, number)),
+        **{
+            f"band_{band:02d}": random_keys.derive(5, band, np.where((number + band) % 4 > 0, group, number + 10_000))
+            for band in range(3)
+        },
+    }
+    arrow_schema = references_schema(minhash, verified)
+    if verified:
+        sketch = (random_keys.derive(6, np.arange(12), group[:, None] // 2) % np.uint64(5)).astype(np.uint8)
+        columns["sketch"] = [row.tobytes() for row in sketch]
+    table = pa.table(columns, schema=arrow_schema)
+    paths = []
+    for begin, end in itertools.pairwise([0, *cuts, count]):
+        paths.append(str(directory / f"{len(cuts)}-{begin}-{verified}.arrow"))
+        write_arrow(paths[-1], arrow_schema, table.slice(begin, end - begin).to_batches(max_chunksize=17))
+    return paths
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.6])
+def test_cutting_does_not_change_who_stays(tmp_path, threshold):
+    minhash = MinHash(bands=3, rows=4, ngram=5)
+    found = []
+    for cuts in ([], [50], [1, 2, 3, 170]):
+        columns = Columns(str(tmp_path))
+        columns.gather(_references(tmp_path, 200, cuts, threshold > 0))
+        copies = find_copies(columns, minhash, True, threshold)
+        found.append((copies.reason.tolist(), copies.of.tolist()))
+        for path in tmp_path.glob("ranked_*"):
+            path.unlink()
+    assert found[0] == found[1] == found[2]
+    reasons, of = found[0]
+    assert {0, 1, 2, 3} == set(reasons)
+    assert all((reason == 0) == (of[at] == at) for at, reason in enumerate(reasons))
+    assert all(reasons[stays] == 0 for stays in of)
+
+
+def test_the_plan_places_every_kept_document_once(tmp_path):
+    paths = _references(tmp_path, 300, [40, 90], False)
+    plan_file, copies_file = str(tmp_path / "plan.arrow"), str(tmp_path / "copies.arrow")
+    found = plan(
+        paths, shard_bytes=9000, plan_file=plan_file, copies_file=copies_file, minhash=MinHash(3, 4, 5), exact=True, examples=3
+    )
+    tables = [pa.ipc.open_file(path).read_all() for path in paths]
+    everything, places = [table["key"].to_pylist() for table in tables], set()
+    with PartFile(plan_file) as kept, PartFile(copies_file) as dropped:
+        assert kept.batches == dropped.batches == found.shards > 3
+        for shard in range(found.shards):
+            rows_ = kept.batch(shard).to_pylist()
+            starts = [list(itertools.accumulate((b.num_rows for b in table.to_batches()), initial=0)) for table in tables]
+            own = [everything[row["part"]][starts[row["part"]][row["batch"]] + row["row"]] for row in rows_]
+            assert own == sorted(own)
+            assert set(shard_of(place(np.array(own, dtype=np.uint64)), found.shards).tolist()) <= {shard}
+            places |= {(row["part"], row["batch"], row["row"]) for row in rows_}
+            places |= {(row["part"], row["batch"], row["row"]) for row in dropped.batch(shard).to_pylist()}
+    assert len(places) == 300
+    assert int(found.documents.sum()) + sum(found.dropped.values()) == 300
+    assert sum(found.pairs.values()) == sum(found.dropped.values())
+    assert not list(tmp_path.glob("cloze-plan-*"))
+
+
+def test_shards_of_any_number_share_the_places(tmp_path):
+    key = np.arange(20_000, dtype=np.uint64)
+    counts = np.bincount(shard_of(place(key), 7), minlength=7)
+    assert counts.sum() == 20_000
+    assert counts.min() > 2500
+    heldout = random_keys.uniform(random_keys.mix(key)) < 0.02
+    assert np.bincount(shard_of(place(key[heldout]), 7), minlength=7).min() > 20  # held-out documents are in all shards
+    assert write_jsonl(tmp_path / "a.jsonl", "x").exists()
+
+
+def test_an_object_store_gives_the_same_bytes(tmp_path):
+    """Parts are read by ranges there, not mapped; `memory://` stands for a store."""
+    import fsspec
+
+    source = write_jsonl(tmp_path / "a.jsonl", *(prose(n) for n in range(12)), prose(1) + "\n\nOne line more.")
+    here = make(tmp_path / "here", f"jsonl={source}", shard_bytes=4096, keep_rejected=True)
+    place_ = "memory://corpus-parts/there"
+    there = make(place_, f"jsonl={source}", shard_bytes=4096, keep_rejected=True)
+    assert there.manifest.content_sha256 == here.manifest.content_sha256
+    fsspec.filesystem("memory").rm("/corpus-parts", recursive=True)

@@ -1,0 +1,349 @@
+"""Every masking rule: what the papers' programs promise, and that nothing but a row's key and content shapes its mask."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.core import random_keys
+from pipeline.core.errors import DataError
+from pipeline.core.ragged import offsets_of
+from pipeline.dataset.masking import RULES, default_cap, draw
+from pipeline.dataset.masking.draw import Candidates, MaskConfig, Rows, TokenTable, draw_masks, row_keys, text_lengths
+from pipeline.dataset.masking.words import Words
+from pipeline.dataset.schema import SpecialTokens
+from tests.pipeline.dataset.masking.test_masking import SPECIAL, TABLE, V, make_rows, masks_of
+
+CHOOSING = sorted(set(RULES) - {"none"})
+WORDY = ["n-gram", "span", "whole-word"]
+configs = st.builds(
+    MaskConfig,
+    rule=st.sampled_from(sorted(RULES)),
+    rate=st.floats(0.01, 0.5),
+    budget=st.sampled_from(["bert", "probabilistic", "ceil", "round"]),
+    max_predictions=st.integers(1, 90),
+    random_from=st.sampled_from(["vocabulary", "pieces"]),
+    max_ngram=st.integers(1, 6),
+    max_span=st.integers(1, 12),
+)
+row_lengths = st.lists(st.integers(5, 140), min_size=1, max_size=8)
+
+
+def words_of(rows: Rows, row: int) -> list[list[int]]:
+    """The words of a row as lists of positions, by the definition: a `##x` goes on, a special token parts."""
+    ids = rows.input_ids[rows.offsets[row] : rows.offsets[row + 1]].tolist()
+    words: list[list[int]] = []
+    joined = False
+    for position, token in enumerate(ids):
+        if token in SPECIAL.ids:
+            joined = False
+        elif joined and not TABLE.word_start[token]:
+            words[-1].append(position)
+        else:
+            words.append([position])
+            joined = True
+    return words
+
+
+def with_unknowns(rows: Rows, every: int) -> Rows:
+    """The same rows with an [UNK] at every so many-th position that is no special token."""
+    ids = rows.input_ids.copy()
+    places = np.arange(every // 2, len(ids), every)
+    ids[places[ids[places] >= 5]] = SPECIAL.unk
+    return Rows(keys=rows.keys, input_ids=ids, offsets=rows.offsets, segment_start=rows.segment_start)
+
+
+@settings(max_examples=150, deadline=None)
+@given(lengths=row_lengths, seed=st.integers(0, 2**64 - 1), config=configs, unknowns=st.sampled_from([7, 10**6]))
+def test_what_every_rule_promises(lengths, seed, config, unknowns):
+    rows = with_unknowns(make_rows(lengths, seed), unknowns)
+    masks = masks_of(draw_masks(rows, config, TABLE, range(3)), len(lengths), 3)
+    text = text_lengths(rows, TABLE)
+    for row, of_row in enumerate(masks):
+        ids = rows.input_ids[rows.offsets[row] : rows.offsets[row + 1]]
+        words = words_of(rows, row)
+        word_of = {position: number for number, word in enumerate(words) for position in word}
+        wanted = [int(config.predictions(len(ids), text[row], u)) for u in (0, np.nextafter(1, 0))]
+        for mask in of_row:
+            chosen = [position for position, _ in mask]
+            assert chosen == sorted(set(chosen))
+            assert set(chosen) <= set(word_of)  # never a special token, nor [UNK]
+            if config.rule == "none":
+                assert not chosen
+                continue
+            most = min(wanted[1], len(word_of))
+            assert len(chosen) <= most
+            if config.rule == "token":
+                assert len(chosen) >= min(wanted[0], len(word_of))
+                continue
+            taken = {word_of[position] for position in chosen}
+            assert sorted(chosen) == sorted(position for number in taken for position in words[number])  # whole words
+            # The budget is used up, or no word that may still be taken is short enough.
+            left = min(wanted[0], len(word_of)) - len(chosen)
+            spans = config.rule == "span"
+            for number, word in enumerate(words):
+                near = {word[0] - 1, word[-1] + 1} & set(chosen) if spans else set()
+                assert number in taken or near or len(word) > left
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=row_lengths, seed=st.integers(0, 2**32), config=configs, data=st.data())
+def test_a_mask_depends_on_its_row_and_copy_number_alone(lengths, seed, config, data):
+    rows = make_rows(lengths, seed)
+    together = masks_of(draw_masks(rows, config, TABLE, range(4)), len(lengths), 4)
+    row, copy = data.draw(st.integers(0, len(lengths) - 1)), data.draw(st.integers(0, 3))
+    alone = draw_masks(rows.slice(row, row + 1), config, TABLE, [copy])
+    assert masks_of(alone, 1, 1)[0][0] == together[row][copy]
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_block_borders_do_not_show(monkeypatch, rule):
+    rows = make_rows([128, 9, 77, 128, 40, 300, 6] * 9)
+    config = MaskConfig(rule=rule, rate=0.3, budget="probabilistic", max_predictions=300)
+    whole = draw_masks(rows, config, TABLE, range(3))
+    monkeypatch.setattr(draw, "BLOCK_CELLS", 500)
+    cut = draw_masks(rows, config, TABLE, range(3))
+    for name in ("positions", "input_ids", "offsets"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(cut, name))
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=row_lengths, seed=st.integers(0, 2**32), unknowns=st.sampled_from([3, 9, 10**6]))
+def test_words_are_those_of_the_definition(lengths, seed, unknowns):
+    rows = with_unknowns(make_rows(lengths, seed), unknowns)
+    candidates = Candidates.of(rows, TABLE)
+    words = Words.of(candidates)
+    for row in range(len(lengths)):
+        expected = words_of(rows, row)
+        slots = words.slot[words.offsets[row] : words.offsets[row + 1]]
+        found = [(candidates.index[words.first[s] : words.first[s + 1]] - rows.offsets[row]).tolist() for s in slots.tolist()]
+        assert found == expected
+        inside = slots - words.slot_offsets[row]
+        bits = [bool(int(words.free[row, s >> 6]) >> (s & 63) & 1) for s in range(words.free.shape[1] * 64)]
+        assert np.flatnonzero(bits).tolist() == inside.tolist()
+        # A run ends where the next word is no neighbour in text; its neighbours in slots are.
+        for number, word in enumerate(expected):
+            left = int(words.run_left[words.offsets[row] + number])
+            assert all(expected[number + k][0] == expected[number + k - 1][-1] + 1 for k in range(1, left))
+            assert number + left == len(expected) or expected[number + left][0] > expected[number + left - 1][-1] + 1
+            if number and word[0] > expected[number - 1][-1] + 1:
+                assert inside[number] - inside[number - 1] == 2
+
+
+def test_no_word_is_joined_across_a_separator():
+    """A front-truncated B begins with the rest of a word: with whole words it is a word of its own, however often it is drawn."""
+    ids = np.array([2, 7, 8, 3, 9, 12, 7, 3], np.uint16)  # 9 and 12 go on words: [CLS] w w [SEP] ##x ##x w [SEP]
+    count = 400
+    rows = Rows(
+        keys=row_keys(0, np.arange(count), 0),
+        input_ids=np.tile(ids, count),
+        offsets=np.arange(count + 1) * 8,
+        segment_start=np.full(count, 4, np.int32),
+    )
+    for rule in WORDY:
+        masks = masks_of(draw_masks(rows, MaskConfig(rule=rule, rate=0.26), TABLE, [0]), count, 1)
+        seen = Counter(tuple(position for position, _ in mask) for [mask] in masks)
+        assert (4, 5) in seen
+        assert all((2 in taken) + (4 in taken) < 2 or rule != "span" for taken in seen)
+        assert all((4 in taken) == (5 in taken) for taken in seen)
+
+
+@pytest.mark.parametrize(
+    ("config", "length", "text", "expected"),
+    [
+        (MaskConfig(), 30, 27, 4),  # Python 3 rounds half to even
+        (MaskConfig(), 110, 107, 16),
+        (MaskConfig(), 3, 1, 1),
+        (MaskConfig(budget="round", max_predictions=19), 128, 125, 19),
+        (MaskConfig(budget="ceil", max_predictions=512), 128, 126, 19),
+        (MaskConfig(budget="ceil", max_predictions=512), 512, 510, 77),
+        (MaskConfig(budget="ceil", max_predictions=512), 22, 20, 3),
+        (MaskConfig(budget="probabilistic", max_predictions=512), 512, 510, 77),  # u = .5: int(76.8 + .5)
+    ],
+)
+def test_budgets_of_the_programs(config, length, text, expected):
+    assert config.predictions(length, text) == expected
+
+
+def test_probabilistic_budgets_hit_the_rate():
+    rows = make_rows([100, 61, 7] * 1000)
+    masks = draw_masks(rows, MaskConfig(budget="probabilistic", max_predictions=100), TABLE, range(4))
+    counts = np.diff(masks.offsets).reshape(3000, 4)
+    for at, length in enumerate((100, 61, 7)):
+        drawn = counts[at::3]
+        assert set(np.unique(drawn)) <= {int(0.15 * length), int(0.15 * length) + 1}
+        assert abs(drawn.mean() - 0.15 * length) < 5 * 0.5 / drawn.size**0.5
+    assert len({tuple(row) for row in counts[1::3].tolist()}) > 8  # copies round for themselves
+
+
+def test_caps_grow_with_rate_and_length():
+    assert [default_cap("bert", 0.15, length) for length in (128, 512)] == [20, 78]
+    assert [default_cap("round", 0.15, length) for length in (128, 512)] == [19, 79]
+    assert default_cap("ceil", 0.15, 512) == default_cap("probabilistic", 0.15, 512) == 512
+
+
+def lengths_in_words(rule: str, rows: Rows, **settings) -> list[int]:
+    """The numbers of words in the runs of chosen words, over all rows."""
+    masks = masks_of(draw_masks(rows, MaskConfig(rule=rule, max_predictions=10**5, **settings), SINGLE, [0]), len(rows), 1)
+    runs = []
+    for [mask] in masks:
+        positions = np.array([position for position, _ in mask])
+        runs += np.diff(np.flatnonzero(np.append(np.insert(np.diff(positions) != 1, 0, True), True))).tolist()
+    return runs
+
+
+SINGLE = TokenTable(size=V, special=SPECIAL, word_start=np.ones(V, np.bool_))  # every piece is a word
+
+
+def test_spans_are_geometric_with_mean_3_8():
+    runs = lengths_in_words("span", make_rows([4000] * 60, split_at=1.0), budget="ceil")
+    assert max(runs) == 10
+    assert abs(np.mean(runs) - 3.797) < 0.06  # of p = .2 clipped at 10; the last span of a row is cut by the budget
+    expected = 0.2 * 0.8 ** np.arange(10)
+    expected /= expected.sum()
+    shares = np.bincount(runs, minlength=11)[1:] / len(runs)
+    assert np.abs(shares - expected).max() < 0.015
+
+
+def test_rows_as_full_as_half_keep_the_lengths_of_spans_nearly():
+    runs = lengths_in_words("span", make_rows([512] * 80, split_at=1.0), rate=0.5, budget="ceil")
+    assert 3.0 < np.mean(runs) < 3.9
+
+
+def test_spans_begin_at_the_word_of_a_random_token():
+    """As in SpanBERT's program: a word of three pieces is three times as likely to open a span."""
+    ids = np.array([2, *[5, 6, 7, 8] * 300, 3], np.uint16)  # a word of one piece, one of three
+    table = TokenTable(size=V, special=SPECIAL, word_start=np.isin(np.arange(V), [5, 6]))
+    rows = Rows(keys=row_keys(0, [1], [1]), input_ids=ids, offsets=np.array([0, 1202]), segment_start=np.array([1202]))
+    masks = draw_masks(rows, MaskConfig(rule="span", rate=0.02, max_predictions=99, max_span=1), table, range(400))
+    short = (ids[masks.positions] == 5).sum() / ((ids[masks.positions] == 5).sum() + (ids[masks.positions] == 6).sum())
+    assert 0.22 < short < 0.38  # by words it would be more than half; what is left of the budget takes short ones
+
+
+def test_ngrams_have_p_in_proportion_to_1_over_n():
+    """Seen where an n-gram seldom meets another one."""
+    runs = lengths_in_words("n-gram", make_rows([3000] * 60), rate=0.01)
+    shares = np.bincount(runs, minlength=4)[1:4] / len(runs)
+    assert np.abs(shares - np.array([6, 3, 2]) / 11).max() < 0.03
+    longer = lengths_in_words("n-gram", make_rows([3000] * 20), rate=0.01, max_ngram=6)
+    assert max(longer) >= 6
+
+
+def test_pieces_of_a_span_are_replaced_as_one_and_those_of_an_ngram_are_not():
+    rows = make_rows([512] * 60)
+    mixed = {}
+    for rule in ("span", "n-gram"):
+        masks = masks_of(draw_masks(rows, MaskConfig(rule=rule, max_predictions=512, random_from="pieces"), TABLE, [0]), 60, 1)
+        kinds = []
+        for row, [mask] in enumerate(masks):
+            ids = rows.input_ids[rows.offsets[row] : rows.offsets[row + 1]]
+            for _, run in itertools.groupby(enumerate(mask), lambda entry: entry[1][0] - entry[0]):
+                kinds.append(
+                    {"mask" if new == SPECIAL.mask else "same" if new == ids[at] else "random" for _, (at, new) in run}
+                )
+        mixed[rule] = [kind for kind in kinds if len(kind) > 1 and kind != {"same", "random"}]  # a random piece may be the same
+        shares = Counter(next(iter(kind)) for kind in kinds if len(kind) == 1)
+        assert shares["mask"] > 4 * shares["random"] > 0
+    assert not mixed["span"]
+    assert mixed["n-gram"]
+
+
+@pytest.mark.parametrize("rule", CHOOSING)
+def test_positions_are_alike(rule):
+    """Far from the ends of a segment every position is as likely as any other."""
+    rows = make_rows([200] * 1500, split_at=1.0)
+    masks = draw_masks(rows, MaskConfig(rule=rule, max_predictions=200), SINGLE, range(2))
+    counts = np.bincount(masks.positions, minlength=200)
+    inner = counts[12:188]
+    spread = 3.0 if rule == "span" else 1.5  # neighbours go together, so counts vary more than if they were drawn alone
+    assert np.abs(inner - inner.mean()).max() < 5 * spread * inner.mean() ** 0.5
+    assert counts[0] == counts[199] == 0
+    assert counts[1:12].min() > 0
+
+
+@pytest.mark.parametrize("rule", CHOOSING)
+def test_copies_are_independent_and_never_alike(rule):
+    rows = make_rows([512] * 40, split_at=1.0)
+    masks = masks_of(draw_masks(rows, MaskConfig(rule=rule, max_predictions=100), TABLE, range(10)), 40, 10)
+    jaccards = []
+    for copies in masks:
+        sets = [frozenset(position for position, _ in mask) for mask in copies]
+        assert len(set(sets)) == 10
+        jaccards += [len(a & b) / len(a | b) for a, b in itertools.combinations(sets, 2)]
+    near = 0.01 if rule == "span" else 0.006  # words of two pieces are met more often: positions are not quite alike
+    assert abs(np.mean(jaccards) - 0.081) < near  # of independent 15 % masks: p / (2 - p)
+
+
+def test_random_pieces_by_where_they_come_from():
+    rows = make_rows([512] * 300)
+    counts = np.zeros(V, np.int64)
+    counts[[3, 20, 30, 40]] = [10**6, 100, 200, 700]  # [SEP] is counted, and must not be drawn
+    everything = {"mask_share": 0.0, "random_share": 1.0, "max_predictions": 200}
+    found = {}
+    for source in ("vocabulary", "pieces", "corpus"):
+        table = TokenTable(size=V, special=SPECIAL, word_start=TABLE.word_start, unigrams=counts)
+        found[source] = np.bincount(
+            draw_masks(rows, MaskConfig(random_from=source, **everything), table, [0]).input_ids, minlength=V
+        )
+    assert found["vocabulary"][list(SPECIAL.ids)].min() > 0
+    assert found["pieces"][list(SPECIAL.ids)].sum() == 0
+    assert (found["pieces"] > 0).sum() == V - 5
+    assert np.flatnonzero(found["corpus"]).tolist() == [20, 30, 40]
+    shares = found["corpus"][[20, 30, 40]] / found["corpus"].sum()
+    assert np.abs(shares - [0.1, 0.2, 0.7]).max() < 0.02
+    with pytest.raises(ValueError, match=r"counts of the corpus's pieces are missing; read unigrams.arrow"):
+        draw_masks(rows, MaskConfig(random_from="corpus"), TABLE, [0])
+
+
+def test_words_longer_than_the_budget_are_passed_over():
+    """Three-piece words only, and room for two pieces: nothing can be taken, and nothing is split."""
+    table = TokenTable(size=V, special=SPECIAL, word_start=np.arange(V) == 5)
+    ids = np.array([2, *[5, 6, 7] * 5, 3], np.uint16)
+    rows = Rows(keys=row_keys(0, [1], [1]), input_ids=ids, offsets=np.array([0, 17]), segment_start=np.array([17], np.int32))
+    for rule in WORDY:
+        assert len(draw_masks(rows, MaskConfig(rule=rule, max_predictions=2), table, range(50)).positions) == 0
+        eight = draw_masks(rows, MaskConfig(rule=rule, rate=0.5), table, range(50))
+        assert np.diff(eight.offsets).max() == 6
+
+
+def test_long_rows_and_many_words():
+    special = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
+    length = 65_535
+    ids = np.full(length, 7, np.uint16)
+    ids[0], ids[-1] = 2, 3
+    rows = Rows(
+        keys=row_keys(0, [1], [1]), input_ids=ids, offsets=offsets_of(np.array([length])), segment_start=np.array([length])
+    )
+    table = TokenTable(size=V, special=special, word_start=np.ones(V, np.bool_))
+    for rule in CHOOSING:
+        masks = draw_masks(rows, MaskConfig(rule=rule, rate=0.01, max_predictions=length), table, [0])
+        assert len(masks.positions) == round(0.01 * length)
+        assert masks.positions.max() > 60_000
+
+
+def test_a_config_of_masks_travels_as_a_dict():
+    config = MaskConfig(rule="span", rate=0.3, budget="ceil", max_predictions=77, random_from="corpus", span_p=0.3, max_span=5)
+    assert MaskConfig.from_dict(config.as_dict()) == config
+    with pytest.raises(DataError, match="drawn with 'colour', which this program does not know"):
+        MaskConfig.from_dict({**config.as_dict(), "colour": "red"})
+    with pytest.raises(DataError, match="cannot be drawn again: unknown budget 'none'"):
+        MaskConfig.from_dict({**config.as_dict(), "budget": "none"})
+
+
+def test_keys_are_all_that_differs_between_equal_rows():
+    one = make_rows([100])
+    for rule in CHOOSING:
+        config = MaskConfig(rule=rule, max_predictions=40)
+        again = Rows(
+            keys=random_keys.derive(9, np.arange(1)),
+            input_ids=one.input_ids,
+            offsets=one.offsets,
+            segment_start=one.segment_start,
+        )
+        first, second = (draw_masks(rows, config, TABLE, [0]).positions.tolist() for rows in (one, again))
+        assert first != second

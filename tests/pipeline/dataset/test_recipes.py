@@ -1,0 +1,374 @@
+"""The recipes: the papers' values, an example of each that one can read, every kind of tokenizer, and the presets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tokenizers
+from pipeline.presets import DATASETS, TABLE8, dataset_config, dataset_values
+
+from flows.graph.config import load as load_run
+from flows.graph.config import preset_names
+from pipeline.core.errors import UsageError
+from pipeline.core.stage import parse_config
+from pipeline.core.worker import load as load_function
+from pipeline.dataset import schema
+from pipeline.dataset.config import ExampleConfig
+from pipeline.dataset.masking.draw import Candidates, Masks, TokenTable, draw_masks
+from pipeline.dataset.pairs import PAIRINGS
+from pipeline.dataset.recipes import RECIPES
+from pipeline.dataset.row_parts import MakePart, from_part, part_path
+from pipeline.dataset.rows import RowBlock, assemble
+from pipeline.dataset.tokenized import Documents, tokenize
+from pipeline.tokenizer import load
+from pipeline.tokenizer.tokenizer import Tokenizer
+from tests.pipeline.corpus.corpora import made_documents, write_corpus
+
+# Two documents: of three sentences, and of two. `unhappy` is a word of two pieces.
+STORY = [
+    ["the cat sat on the mat .", "it was unhappy .", "then it slept ."],
+    ["a dog ran home .", "it ate all the cake ."],
+]
+PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] . a all ate cake cat dog home it mat on ran sat slept the then un ##happy was".split()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("small") / "vocab.txt"
+    path.write_text("".join(f"{piece}\n" for piece in PIECES))
+    return load(str(path))
+
+
+def examples(text: list[list[str]], tokenizer: Tokenizer, config: ExampleConfig) -> tuple[Documents, RowBlock, Masks]:
+    """Documents, rows and masks, as the dataset stage makes them of one corpus shard."""
+    counts = np.array([len(document) for document in text])
+    keys = np.arange(11, 11 + 11 * len(text), 11, dtype=np.uint64)
+    ids = schema.id_dtype(tokenizer.vocab_size)
+    documents = tokenize(keys, [sentence for document in text for sentence in document], counts, tokenizer, ids)
+    segments = load_function(PAIRINGS[config.pairing].function)(documents, config.pair_config())
+    block = assemble(documents, segments, config.seed, tokenizer.special)
+    table = TokenTable.of(tokenizer, np.bincount(documents.tokens, minlength=tokenizer.vocab_size))
+    return documents, block, draw_masks(block.keyed(config.seed), config.mask_config(), table, range(config.copies))
+
+
+def shown(block: RowBlock, masks: Masks, copies: int, tokenizer: Tokenizer) -> list[str]:
+    """Each row of the first copy as text: (what was there→) before what the model sees instead, | where segment B begins."""
+    lines = []
+    for row in range(len(block)):
+        ids = block.input_ids[block.offsets[row] : block.offsets[row + 1]]
+        pieces = [str(tokenizer.backend.id_to_token(int(token))) for token in ids]
+        part = slice(masks.offsets[row * copies], masks.offsets[row * copies + 1])
+        for position, seen in zip(masks.positions[part].tolist(), masks.input_ids[part].tolist(), strict=True):
+            pieces[position] = f"({pieces[position]}→{tokenizer.backend.id_to_token(seen)})"
+        pieces[block.segment_start[row] : block.segment_start[row]] = "|" if block.segment_start[row] < len(ids) else []
+        label = {0: "0 ", 1: "1 "}.get(int(block.pair_label[row]), "")
+        starts = "" if block.boundaries is None else f" {block.boundaries.slice(row, row + 1).values.tolist()}"
+        lines.append(label + " ".join(pieces) + starts)
+    return sorted(lines)
+
+
+BY_HAND = {
+    "bert": (
+        14,
+        [
+            "0 [CLS] cat (sat→[MASK]) on the mat . [SEP] | it (was→[MASK]) un ##happy . [SEP]",
+            "1 [CLS] (a→[MASK]) dog ran home (.→[MASK]) [SEP] | the cat sat on the mat [SEP]",
+            "1 [CLS] it ate all the cake . [SEP] | the cat (sat→[MASK]) on (the→[MASK]) [SEP]",
+            "1 [CLS] then it slept . [SEP] | it ate (all→[MASK]) (the→[MASK]) cake . [SEP]",
+        ],
+    ),
+    "bert-wwm": (
+        20,
+        [
+            "0 [CLS] (the→[MASK]) (cat→[MASK]) sat on the mat . it was un ##happy . [SEP] | (then→[MASK]) it slept . [SEP]",
+            "1 [CLS] (it→it) ate all the cake (.→[MASK]) [SEP] | the cat sat on the mat . (it→[MASK]) was un ##happy [SEP]",
+            "1 [CLS] a dog ran home . [SEP] | (the→the) (cat→[MASK]) sat on (the→[MASK]) mat . it was un ##happy . [SEP]",
+        ],
+    ),
+    "roberta": (
+        24,
+        [
+            "[CLS] it ate all the cake (.→[MASK]) [SEP]",
+            "[CLS] the (cat→[MASK]) sat (on→[MASK]) the mat . it was un ##happy . then it (slept→[MASK]) . [SEP] a "
+            "dog ran home . [SEP]",
+        ],
+    ),
+    "roberta-doc": (
+        24,
+        [
+            "[CLS] (a→[MASK]) dog ran home (.→[MASK]) it ate all the cake . [SEP]",
+            "[CLS] the (cat→[MASK]) (sat→sat) on the mat . it was un (##happy→[MASK]) . then it slept . [SEP]",
+        ],
+    ),
+    "albert": (
+        16,
+        [
+            "0 [CLS] (sat→[MASK]) on the mat . it was un ##happy [SEP] | then (it→[MASK]) slept . [SEP]",
+            "1 [CLS] it ate all the (cake→[MASK]) . [SEP] | (a→[MASK]) dog ran home . [SEP]",
+        ],
+    ),
+    "spanbert": (
+        20,
+        [
+            "[CLS] a dog ran home (.→[MASK]) (it→[MASK]) ate all the cake . [SEP]",
+            "[CLS] the cat sat on the mat . it was un ##happy . (then→[MASK]) (it→[MASK]) (slept→[MASK]) . [SEP]",
+        ],
+    ),
+    "electra": (
+        16,
+        [
+            "[CLS] (a→[MASK]) dog ran home (.→[MASK]) it ate all the cake . [SEP]",
+            "[CLS] the (cat→[MASK]) sat on the mat . [SEP] | it was (un→[MASK]) ##happy . then [SEP]",
+        ],
+    ),
+    "lm": (
+        24,
+        [
+            "[CLS] it ate all the cake . [SEP]",
+            "[CLS] the cat sat on the mat . it was un ##happy . then it slept . [SEP] a dog ran home . [SEP]",
+        ],
+    ),
+    "packed": (
+        32,
+        [
+            "[CLS] the (cat→[MASK]) sat (on→[MASK]) the (mat→[MASK]) . it (was→[MASK]) un (##happy→[MASK]) . then "
+            "(it→[MASK]) (slept→[MASK]) (.→[MASK]) [SEP] [CLS] a dog ran home . it ate (all→[MASK]) the cake . [SEP] [0, 18]",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_by_hand(small, recipe):
+    """Rows of each recipe, to be read. If one changes on purpose, the dataset stage's version is raised."""
+    length, expected = BY_HAND[recipe]
+    config = ExampleConfig(recipe=recipe, length=length, seed=3, short_seq_prob=0, copies=1)
+    _, block, masks = examples(STORY, small, config)
+    assert shown(block, masks, 1, small) == expected
+
+
+# recipe: pairing, rule, rate, budget, [MASK], random, from, short, copies, cap at 128, cap at 512
+VALUES = {
+    "bert": ("nsp", "token", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 10, 20, 78),
+    "bert-wwm": ("nsp", "whole-word", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 10, 20, 78),
+    "roberta": ("full", "token", 0.15, "probabilistic", 0.8, 0.1, "pieces", 0.0, 10, 128, 512),
+    "roberta-doc": ("document", "token", 0.15, "probabilistic", 0.8, 0.1, "pieces", 0.0, 10, 128, 512),
+    "albert": ("sop", "n-gram", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 40, 20, 78),
+    "spanbert": ("document", "span", 0.15, "ceil", 0.8, 0.1, "corpus", 0.1, 10, 128, 512),
+    "electra": ("electra", "token", 0.15, "round", 0.85, 0.0, "vocabulary", 0.05, 10, 19, 79),
+    "lm": ("full", "none", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.0, 1, 20, 78),
+    "packed": ("packed", "token", 0.3, "bert", 0.8, 0.1, "pieces", 0.0, 10, 39, 155),
+}
+NAMES = "pairing masking mask_rate budget mask_share random_share random_from short_seq_prob copies".split()
+
+
+def test_the_papers_values():
+    assert set(VALUES) == set(RECIPES)
+    for recipe, values in VALUES.items():
+        short, long = (ExampleConfig(recipe=recipe, length=length) for length in (128, 512))
+        assert tuple(getattr(short, name) for name in NAMES) == values[:-2], recipe
+        assert (short.max_predictions, long.max_predictions) == values[-2:], recipe
+        assert set(asdict(RECIPES[recipe]())) == set(NAMES)
+        assert (short.max_ngram, short.span_p, short.max_span, short.swap_prob, short.single_segment_prob) == (
+            3,
+            0.2,
+            10,
+            0.5,
+            0.1,
+        )
+        assert RECIPES[recipe].__doc__
+        assert not short.warnings()
+        assert not long.warnings()
+
+
+def byte_level(sentences: list[str]) -> Tokenizer:
+    """A tiny byte-level BPE with RoBERTa's special tokens."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=500,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(sentences, trainer)
+    return Tokenizer.of(backend, "byte-level")
+
+
+def unigram(sentences: list[str]) -> Tokenizer:
+    """A tiny Unigram with ALBERT's special tokens."""
+    backend = tokenizers.Tokenizer(tokenizers.models.Unigram())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = tokenizers.trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token="<unk>", show_progress=False)
+    backend.train_from_iterator(sentences, trainer)
+    return Tokenizer.of(backend, "unigram")
+
+
+@pytest.mark.parametrize("make", [byte_level, unigram])
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_every_recipe_takes_every_tokenizer(make, recipe):
+    text = [sentences for _, sentences in made_documents(8, 12)]
+    tokenizer = make([sentence for sentences in text for sentence in sentences])
+    special = tokenizer.special
+    config = ExampleConfig(recipe=recipe, length=64, copies=2)
+    documents, block, masks = examples(text, tokenizer, config)
+    assert block.lengths.max() <= 64
+    starts = block.input_ids[block.offsets[:-1]]
+    assert (starts == special.cls).all()
+    assert (block.input_ids[block.offsets[1:] - 1] == special.sep).all()
+    assert not np.isin(documents.tokens, special.ids).any()
+    row = np.repeat(np.arange(len(block) * 2) // 2, np.diff(masks.offsets))
+    chosen = block.offsets[:-1][row] + masks.positions
+    assert not np.isin(block.input_ids[chosen], special.ids).any()
+    if config.masking in ("whole-word", "n-gram", "span"):
+        table = TokenTable.of(tokenizer)
+        candidates = Candidates.of(block.keyed(0), table)
+        opens = np.append(candidates.opens_word(), True)
+        place = np.searchsorted(candidates.index, chosen)
+        same = np.append(np.diff(np.repeat(np.arange(len(block) * 2), np.diff(masks.offsets))) == 0, False)
+        ends = ~np.append(same[:-1] & (np.diff(place) == 1), False)
+        assert opens[place + 1][ends].all()  # whatever is chosen last of a run ends a word
+
+
+def test_a_sentence_behind_another_begins_with_a_space():
+    """To a byte-level BPE, which has other pieces there, and could else not tell where its first word begins."""
+    tokenizer = byte_level(["yes yes no no, yes", "no yes"])
+    documents, block, _ = examples([["yes no", "yes no"], ["no"]], tokenizer, ExampleConfig(recipe="roberta-doc", length=16))
+    pieces = [tokenizer.backend.id_to_token(int(token)) for token in documents.tokens]
+    assert "".join(pieces) == "yesĠnoĠyesĠnono"
+    words = Candidates.of(block.keyed(0), TokenTable.of(tokenizer)).opens_word()
+    assert words.sum() == 5
+
+
+def test_nothing_of_a_part_disappears(small, tmp_path):
+    """`MakePart` says of every piece where it is, for every recipe, and its file holds the rows that it counts."""
+    corpus = Path(write_corpus(tmp_path / "corpus", [(str(n), text) for n, text in enumerate(STORY * 6)], heldout=["3", "7"]))
+    small.save(str(tmp_path / "tokenizer"))
+    fingerprint = load(str(tmp_path / "tokenizer")).fingerprint
+    for recipe in RECIPES:
+        config = ExampleConfig(recipe=recipe, length=24, max_predictions=2)
+        make = MakePart(
+            directory=str(tmp_path / recipe),
+            tokenizer=str(tmp_path / "tokenizer"),
+            tokenizer_fingerprint=fingerprint,
+            ids="uint16",
+            pairing=config.pairing,
+            pairs=config.pair_config(),
+            masks=config.mask_config(),
+        )
+        result = make({"number": 0, "path": str(next(corpus.glob("*.arrow")))})
+        for split, documents in (("train", 10), ("heldout", 2)):
+            counters = result[split]["counters"]
+            assert counters["read/documents"] == documents
+            assert counters["tokens/read"] == counters["tokens/in_rows"] + counters["tokens/truncated"]
+            table = pa.ipc.open_file(part_path(str(tmp_path / recipe), split, 0)).read_all()
+            block = from_part(table.to_batches()[0])
+            assert len(block) == result[split]["rows"] > 0
+            in_rows = counters["tokens/in_rows"] + counters["tokens/random_next"]
+            heads = counters["rows/sequences"] if recipe == "packed" else len(block)
+            assert len(block.input_ids) == in_rows + heads + counters["rows/sequences"]
+            assert (block.boundaries is not None) == (recipe == "packed")
+            half = from_part(table.to_batches()[0].slice(1))
+            np.testing.assert_array_equal(half.input_ids, block.input_ids[block.offsets[1] :])
+        capped = result["train"]["counters"]["masks/capped_rows"]
+        assert (capped > 0) == (recipe != "lm")
+
+
+def test_schema_has_boundaries_only_where_rows_are_packed(small):
+    values = {
+        "recipe": "packed",
+        "length": 64,
+        "copies": 1,
+        "vocab_size": small.vocab_size,
+        "special": small.special,
+        "pair_task": None,
+        "seed": 0,
+        "tokenizer": "x",
+    }
+    masks = ExampleConfig(recipe="packed").mask_config().as_dict()
+    info = schema.DatasetInfo(**values, packed=True, masks=masks)
+    found = schema.dataset_schema(info, np.dtype(np.uint16))
+    assert found.names[-1] == "boundaries"
+    assert found.field("boundaries").type == pa.list_(pa.uint16())
+    assert schema.DatasetInfo.from_schema(found, "shard") == info
+    plain = schema.DatasetInfo(**values)
+    assert "boundaries" not in schema.dataset_schema(plain, np.dtype(np.uint16)).names
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"max_predictions": 20, "length": 512},
+            r"max_predictions \(20\) cuts mask_rate: rows of 512 tokens have 3.9% masked, not 15.0%; leave it out, or set it to 78",
+        ),
+        ({"masking": "span", "mask_rate": 0.7}, r"mask_rate \(0.7\) is more than spans that do not touch can fill"),
+        ({"recipe": "lm", "copies": 10}, r"copies \(10\) are all alike"),
+    ],
+)
+def test_warnings(settings, says):
+    [warning] = ExampleConfig(**settings).warnings()
+    assert re.search(says, warning)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"budget": "bret"}, "unknown budget; did you mean 'bert'"),
+        ({"random_from": "corpse"}, "unknown random_from; did you mean 'corpus'"),
+        ({"packing": "bestfit"}, "unknown packing; did you mean 'best-fit'"),
+        ({"recipe": "roberta-docs"}, "unknown recipe; did you mean 'roberta-doc'"),
+        ({"mask_rate": 0}, "greater than 0"),
+        ({"max_ngram": 0}, "greater than or equal to 1"),
+        ({"max_span": 51}, "less than or equal to 50"),
+        ({"span_p": 1}, "less than 1"),
+        ({"mask_share": 0.85, "random_share": 0.2}, "more than what mask_share"),
+        ({"recipe": ["bert"]}, "valid string"),
+    ],
+)
+def test_bad_settings(settings, says):
+    with pytest.raises(UsageError, match=says):
+        parse_config(ExampleConfig, settings, "dataset")
+
+
+def test_recipes_can_be_mixed():
+    config = ExampleConfig(recipe="spanbert", pairing="sop", mask_rate=0.4, random_from="vocabulary", length=64)
+    assert (config.pairing, config.masking, config.budget, config.max_predictions) == ("sop", "span", "ceil", 64)
+    assert ExampleConfig(**config.model_dump()) == config
+
+
+def test_presets_are_the_papers_datasets():
+    for name, function in DATASETS.items():
+        config = dataset_config(name)
+        assert "(" in (function.__doc__ or ""), f"{name} cites nothing"
+        assert not config.warnings()
+        assert ExampleConfig(**dataset_values(name)) == config
+    with pytest.raises(UsageError, match="unknown dataset preset 'albret'; did you mean 'albert'"):
+        dataset_config("albret")
+    shares = [
+        (c.mask_share, round(1 - c.mask_share - c.random_share, 9), c.random_share) for c in (f() for f in TABLE8.values())
+    ]
+    assert shares == [(0.8, 0.1, 0.1), (1, 0, 0), (0.8, 0, 0.2), (0.8, 0.2, 0), (0, 0.2, 0.8), (0, 0, 1)]
+
+
+def test_ablations_are_config_files():
+    wanted = sorted(f"ablation-{name}" for name in DATASETS if name.startswith("table"))
+    assert [name for name in preset_names() if name.startswith("ablation-")] == wanted
+    assert len(wanted) == 9
+    others = {}
+    for name in wanted:
+        run = load_run(name)
+        section = run.sections["dataset"].model_dump()
+        expected = dataset_config(name.removeprefix("ablation-")).model_dump()
+        assert {field: section[field] for field in expected} == {**expected, "seed": 7}
+        others[name] = {k: v for k, v in run.dump().items() if k not in ("name", "dataset")}
+    ltr = others.pop("ablation-table5-ltr")
+    assert ltr["pretrain"].pop("model") != others["ablation-table5-bert"]["pretrain"]["model"]
+    assert all(other == others["ablation-table5-bert"] for other in others.values())  # they differ in their examples alone

@@ -1,0 +1,170 @@
+"""What the engines' tests need: Beam's Flink runner, a cluster on this machine, an object store on loopback, some text."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.processes import free_ports
+from pipeline.engines.flink import JAVA_OPTIONS
+from pipeline.engines.java import CLASSPATH
+from tests.conftest import REPOSITORY
+from tests.pipeline.engines.jobs import run
+
+ENGINES = REPOSITORY.parent / "shared" / "engines"
+BRIEF = "-XX:TieredStopAtLevel=1"  # Java's best compiler does not pay in programs of seconds
+CLUSTER = REPOSITORY / "infra" / "flink" / "cluster.sh"
+
+
+@pytest.fixture(scope="session")
+def flink_classpath() -> str:
+    """Beam's Flink runner: what the environment names, else what lies beside the checkout."""
+    if shutil.which("java") is None:
+        pytest.skip("Java is not here: this test runs Flink")
+    beside = sorted(ENGINES.glob("beam-runner-flink-*"))
+    found = os.environ.get(CLASSPATH) or (str(beside[-1]) if beside else None)
+    if found is None:
+        pytest.skip(f"Beam's Flink runner is not here: set {CLASSPATH} to its jar, or to a directory of jars")
+    return found
+
+
+@pytest.fixture
+def flink(flink_classpath: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment in which `--runner flink` works."""
+    monkeypatch.setenv(CLASSPATH, flink_classpath)
+    monkeypatch.setenv(JAVA_OPTIONS, f"{BRIEF} -XX:+UseSerialGC")
+
+
+@pytest.fixture(scope="session")
+def flink_jar(flink_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same as one jar: Flink's client sends every jar with every job, and one goes in a third of the time of 161."""
+    if not Path(flink_classpath).is_dir():
+        return flink_classpath
+    merged = tmp_path_factory.mktemp("jar") / "job-server.jar"
+    seen: set[str] = set()
+    services: dict[str, list[bytes]] = {}
+    with zipfile.ZipFile(merged, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as made:
+        for jar in sorted(Path(flink_classpath).glob("*.jar")):
+            with zipfile.ZipFile(jar) as opened:
+                for name in opened.namelist():
+                    signed = name.startswith("META-INF/") and name.endswith((".SF", ".RSA", ".DSA", ".EC"))
+                    if name.endswith("/") or signed or name in ("META-INF/MANIFEST.MF", "module-info.class"):
+                        continue
+                    if name.startswith("META-INF/services/"):  # every jar's providers count
+                        services.setdefault(name, []).append(opened.read(name))
+                    elif name not in seen:  # of two classes of one name the first is taken, as in a class path
+                        seen.add(name)
+                        made.writestr(name, opened.read(name))
+        for name, providers in services.items():
+            made.writestr(name, b"\n".join(providers) + b"\n")
+        made.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\nMulti-Release: true\n\n")
+    return str(merged)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster of two task managers with a worker pool beside each."""
+
+    directory: Path
+    master: str
+    pool: str
+
+    @property
+    def options(self) -> list[str]:
+        return ["--runner", "flink", "--flink-master", self.master, "--worker-pool", self.pool, "--workers", "2"]
+
+    def process(self, name: str) -> int:
+        return int((self.directory / "pids" / name).read_text().split()[0])
+
+
+@pytest.fixture(scope="module")
+def cluster(flink_jar: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Skips where neither PyPI's packages of Flink are (`FLINK_DIST`, `FLINK_DOWNLOADS`: infra/flink/cluster.sh) nor pip can fetch them."""
+    directory = tmp_path_factory.mktemp("cluster")
+    rest, rpc, pool = free_ports(3)
+    dist = Path(os.environ.get("FLINK_DIST") or Path.home() / ".cache" / "cloze" / "flink-1.19.3")
+    environment = {
+        **os.environ, "PYTHON": sys.executable, "FLINK_DIST": str(dist), "JVM_ARGS": BRIEF,
+        "REST_PORT": str(rest), "RPC_PORT": str(rpc), "POOL_PORT": str(pool),
+    }  # fmt: skip
+    started = subprocess.run(
+        [str(CLUSTER), "start", str(directory)], env=environment, capture_output=True, text=True, timeout=280, cwd=REPOSITORY
+    )
+    if "pip cannot fetch" in started.stderr:
+        pytest.skip(f"apache-flink is not in {dist} and cannot be fetched from PyPI: this test runs a Flink cluster")
+    assert started.returncode == 0, started.stderr
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(CLASSPATH, flink_jar)
+            patch.setenv(JAVA_OPTIONS, f"{BRIEF} -XX:+UseSerialGC")
+            yield Cluster(directory, f"localhost:{rest}", f"worker-pool:{pool}")
+    finally:
+        subprocess.run([str(CLUSTER), "stop", str(directory)], env=environment, check=True, timeout=60)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Books of invented prose: enough work that a worker can be killed in the middle of it."""
+    directory = tmp_path_factory.mktemp("library")
+    draw = random.Random(4)
+    syllables = "ba co de fi gu ha li mo ne pu ra si to ve wu za".split()
+    words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(3000)]
+    for book in range(8):
+        paragraphs = []
+        for _ in range(300):
+            sentences = [" ".join(draw.choices(words, k=draw.randint(6, 18))).capitalize() + "." for _ in range(6)]
+            paragraphs.append(" ".join(sentences))
+        (directory / f"book-{book}.txt").write_text("\n\n".join(paragraphs) + "\n")
+    return directory
+
+
+@dataclass(frozen=True)
+class Store:
+    """An S3-compatible server over real HTTP, with an empty bucket."""
+
+    url: str
+    bucket: str
+
+    def path(self, *parts: str) -> str:
+        return "/".join((f"s3://{self.bucket}", *parts))
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    pytest.importorskip("s3fs", reason="s3fs is not installed (pip install 'cloze[s3]')")
+    moto = pytest.importorskip("moto.server", reason="moto is not installed (pip install 'cloze[dev]')")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def store(s3_server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Store:
+    """The endpoint and the credentials stand in the environment, as a user gives them."""
+    import boto3
+    import s3fs
+
+    names = {"AWS_ENDPOINT_URL": s3_server, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    for name, value in {**names, "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}.items():
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    bucket = f"bucket-{abs(hash(request.node.nodeid)):x}"
+    boto3.client("s3").create_bucket(Bucket=bucket)
+    return Store(s3_server, bucket)
+
+
+@pytest.fixture(scope="session")
+def local_run(library: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The bytes that every engine has to make: those of one local worker."""
+    return run(str(tmp_path_factory.mktemp("local")), [], str(library), samples)
