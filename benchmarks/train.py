@@ -38,7 +38,7 @@ from model.train.distributed import join
 from model.train.optimizers import adamw, parameter_groups
 from model.train.precision import resolve
 from model.train.scoring import Scoring
-from pipeline.core.stage import Execution
+from pipeline.core.execution import Execution
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import job, run_all
 

@@ -31,7 +31,8 @@ from safetensors import SafetensorError
 from model.families.config import ModelConfig, parse_model
 from pipeline.core import artifact, storage
 from pipeline.core.errors import DataError
-from pipeline.dataset.schema import DatasetInfo, SpecialTokens
+from pipeline.dataset.schema import DatasetInfo
+from pipeline.tokenizer.special import SpecialTokens
 
 if TYPE_CHECKING:
     from pipeline.tokenizer.tokenizer import Tokenizer

@@ -72,7 +72,9 @@ def run_stage(
     from flows.graph import config as configs
     from flows.graph import plan, stages
     from flows.views import terminal
-    from pipeline.core.stage import Execution, execute, join_execution, parse_config
+    from pipeline.core.config import parse_config
+    from pipeline.core.execution import Execution
+    from pipeline.core.stage import execute, join_execution
 
     stage = stages.stage(name)
     merged = {name: dict(values)}

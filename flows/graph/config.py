@@ -13,8 +13,9 @@ from typing import Any
 import yaml
 
 from flows.graph import stages
+from pipeline.core.config import StageConfig, parse_config
 from pipeline.core.errors import UsageError, did_you_mean
-from pipeline.core.stage import Execution, StageConfig, parse_config
+from pipeline.core.execution import Execution
 
 FLOWS = Path(__file__).resolve().parent.parent
 PRESETS = FLOWS / "presets"

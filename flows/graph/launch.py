@@ -20,9 +20,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
+from pipeline.core.config import StageConfig
 from pipeline.core.errors import BY_EXIT_CODE, ClozeError, Stopped, UsageError
+from pipeline.core.execution import Execution
 from pipeline.core.processes import PARENT_PID, ending
-from pipeline.core.stage import Build, Execution, Outcome, Stage, StageConfig
+from pipeline.core.stage import Build, Outcome, Stage
 from pipeline.core.worker import EVENTS_FD, Job
 from pipeline.core.worker import LOGS as LOGS
 from pipeline.core.worker import local_directory as local_directory

@@ -17,8 +17,9 @@ from typing import Any
 from flows.graph import stages
 from flows.graph.config import RunConfig
 from pipeline.core import artifact, fingerprints, storage
+from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, UsageError, did_you_mean
-from pipeline.core.stage import Reporter, Result, StageConfig, execute, silent
+from pipeline.core.stage import Reporter, Result, execute, silent
 
 STATE = "state.json"
 OUTPUTS = ("checkpoint", "predictions", "report")  # paths in a summary that are relative to the artifact

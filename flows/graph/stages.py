@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from flows.graph import launch
 from pipeline.core.errors import UsageError, did_you_mean
+from pipeline.core.registry import load
 from pipeline.core.stage import Stage
-from pipeline.core.worker import load
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.graph import stages
-from pipeline.core.stage import Build, Execution, parse_config
+from pipeline.core.config import parse_config
+from pipeline.core.execution import Execution
+from pipeline.core.stage import Build
 
 
 def run_tool(name: str, values: Mapping[str, Any], inputs: Mapping[str, str]) -> dict[str, Any]:

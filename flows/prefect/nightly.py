@@ -14,8 +14,8 @@ from flows.graph import plan, stages
 from flows.graph.run import RunParameters, Session, run_session
 from flows.prefect.full_run import in_task
 from pipeline.core import fingerprints
+from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError
-from pipeline.core.stage import StageConfig
 
 CHECKPOINT_MARK = "checkpoint.json"
 

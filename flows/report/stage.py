@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.stage import Build, Outcome, Stage, StageConfig
+from pipeline.core.config import StageConfig
+from pipeline.core.stage import Build, Outcome, Stage
 
 VERSION = 1
 FILE = "report.html"

@@ -36,7 +36,7 @@ def show(values: Mapping[str, Any], settings: tuple[str, ...], title: str, *, as
     from flows.cli import emit
     from flows.graph import config as configs
     from flows.views import terminal
-    from pipeline.core.stage import parse_config
+    from pipeline.core.config import parse_config
     from pipeline.corpus.explain import explain
     from pipeline.corpus.stage import CorpusConfig
 

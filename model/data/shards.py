@@ -20,7 +20,8 @@ from pipeline.core import artifact, fingerprints, storage
 from pipeline.core.errors import DataError
 from pipeline.core.ragged import I64, offsets_of, ranges
 from pipeline.core.random_keys import U64
-from pipeline.dataset.schema import NO_PAIR, TRAIN, DatasetInfo
+from pipeline.core.shards import TRAIN
+from pipeline.dataset.schema import NO_PAIR, DatasetInfo
 
 VERIFY_BYTES = 32 << 30  # datasets up to this size are hashed before the first use; larger ones by `cloze verify`
 WINDOW_BATCHES = 32  # record batches of a compressed dataset that are drawn from at a time

@@ -31,8 +31,8 @@ from model.families.modern.config import ModernConfig
 from model.families.roberta.config import RobertaConfig
 from model.families.spanbert.config import SpanBertConfig
 from model.families.table import FAMILIES, config_class
+from pipeline.core.config import parse_config
 from pipeline.core.errors import UsageError, did_you_mean
-from pipeline.core.stage import parse_config
 
 
 def _size(layers: int, hidden_size: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.core.errors import DataError, UsageError, did_you_mean
-from pipeline.core.worker import load
+from pipeline.core.registry import load
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -8,7 +8,8 @@ The command line imports this module at every start; torch comes in when the sta
 
 from __future__ import annotations
 
-from pipeline.core.stage import Build, Outcome, Stage, StageConfig
+from pipeline.core.config import StageConfig
+from pipeline.core.stage import Build, Outcome, Stage
 
 VERSION = 1
 

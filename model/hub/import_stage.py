@@ -8,8 +8,9 @@ from __future__ import annotations
 from pydantic import Field, field_validator
 
 from model.families.table import FAMILIES
+from pipeline.core.config import StageConfig
 from pipeline.core.errors import did_you_mean
-from pipeline.core.stage import Build, Outcome, Stage, StageConfig
+from pipeline.core.stage import Build, Outcome, Stage
 
 VERSION = 1
 CHECKPOINT = "checkpoint"

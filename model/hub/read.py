@@ -20,7 +20,7 @@ from model.hub.table import hub_of, hub_of_config
 from pipeline import tokenizer
 from pipeline.core import storage
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.worker import load
+from pipeline.core.registry import load
 
 INDEX = WEIGHTS + ".index.json"  # of weights that are cut into several files
 

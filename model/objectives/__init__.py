@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import UsageError, did_you_mean
-from pipeline.core.worker import load
+from pipeline.core.registry import load
 from pipeline.dataset.schema import NO_PAIR
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.core.stage import StageConfig
+from pipeline.core.config import StageConfig
 
 VERSION = 1
 

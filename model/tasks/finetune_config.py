@@ -10,8 +10,8 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from model.tasks.table import TASKS
+from pipeline.core.config import StageConfig
 from pipeline.core.errors import did_you_mean
-from pipeline.core.stage import StageConfig
 
 VERSION = 1
 

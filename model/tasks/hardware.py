@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from model.train.precision import Precision, autocast, resolve, resolve_device
-from pipeline.core.stage import Execution
+from pipeline.core.execution import Execution
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from model.tasks.table import Examples
 from pipeline.core import random_keys, storage
 from pipeline.core.errors import DataError
-from pipeline.dataset import schema
+from pipeline.core.shards import HELDOUT
 
 SOURCE = "docstrings"
 FEWEST_WORDS, MOST_WORDS = 6, 60
@@ -107,7 +107,7 @@ def _split(path: str) -> dict[str, tuple[_Document, ...]]:
     seen: set[str] = set()
     documents = []
     for identity, split, sentences in _docstrings(path):
-        if split == schema.HELDOUT:
+        if split == HELDOUT:
             documents.append(_Document(id=identity, label=label_of(identity), sentences=sentences))
         else:
             seen.update(map(_normal, sentences))

@@ -9,8 +9,8 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from model.families.config import ModelConfig
 from model.families.presets import model_config
 from model.train.schedules import SCHEDULES
+from pipeline.core.config import StageConfig
 from pipeline.core.errors import did_you_mean
-from pipeline.core.stage import StageConfig
 
 VERSION = 2
 OPTIMIZERS = ("adamw",)  # the rows of model.train.optimizers.OPTIMIZERS, named here without torch

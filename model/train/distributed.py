@@ -22,7 +22,7 @@ from torch import distributed
 
 from model.train.precision import resolve_device
 from pipeline.core.errors import ClozeError, UsageError
-from pipeline.core.stage import Execution
+from pipeline.core.execution import Execution
 
 Value = TypeVar("Value")
 SETTLE_SECONDS = 0.1  # for threads to let go of the last message

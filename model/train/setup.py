@@ -25,8 +25,9 @@ from model.train.start import start
 from model.train.teacher import load_teacher
 from pipeline.core import random_keys, storage
 from pipeline.core.errors import DataError, UsageError
+from pipeline.core.shards import HELDOUT, TRAIN
 from pipeline.core.stage import Build
-from pipeline.dataset.schema import HELDOUT, TRAIN, DatasetInfo
+from pipeline.dataset.schema import DatasetInfo
 
 _WEIGHTS = 2  # random stream, beside the sampler's
 TOKENIZER = "tokenizer"

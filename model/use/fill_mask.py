@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from pipeline.core.stage import Build, Outcome, Stage, StageConfig
+from pipeline.core.config import StageConfig
+from pipeline.core.stage import Build, Outcome, Stage
 
 VERSION = 1
 

@@ -14,67 +14,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Any, Protocol
 
 from pipeline.core import artifact, fingerprints, storage
 from pipeline.core.artifact import Manifest
-from pipeline.core.errors import DataError, UsageError, did_you_mean
+from pipeline.core.config import StageConfig
+from pipeline.core.errors import DataError, UsageError
+from pipeline.core.execution import Execution
 from pipeline.core.lock import LOCK as LOCK
 from pipeline.core.lock import locked
 
 SCRATCH = "_scratch"
 BUILDING = "_building.json"
 JOIN_SECONDS = 600.0  # how long other machines wait for the first one to begin
-
-ConfigT = TypeVar("ConfigT", bound=BaseModel)
-
-
-class StageConfig(BaseModel):
-    """Base of every stage's config: unknown keys are refused, values never change after validation.
-
-    A field that names a path is no part of the result: subclasses list such fields in `path_fields`, and the
-    fingerprint takes the content behind them instead.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @classmethod
-    def path_fields(cls) -> tuple[str, ...]:
-        return ()
-
-    def identity(self) -> dict[str, Any]:
-        """What of the config takes part in the fingerprint."""
-        return self.model_dump(mode="json", exclude=set(self.path_fields()))
-
-    def external_fingerprints(self) -> dict[str, str]:
-        """The fingerprints of the inputs that the config names by path, by field."""
-        named = ((name, getattr(self, name)) for name in self.path_fields())
-        return {name: fingerprints.input_fingerprint(path) for name, path in named if path is not None}
-
-
-class Execution(BaseModel):
-    """How stages are run. None of it may change a result, so none of it takes part in a fingerprint."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    workers: int = 1  # Beam worker processes
-    runner: str = "local"  # local | flink | another Beam runner's name
-    flink_master: str | None = None  # HOST:PORT of a Flink cluster; None: an embedded one
-    worker_pool: str = "localhost:50000"  # where the cluster's task managers find a worker pool, as each of them sees it
-    beam_options: tuple[str, ...] = ()  # passed to Beam as they are, such as --region=europe-west4
-    processes: int = 1  # training processes on this machine
-    nodes: int = 1  # machines that train together
-    node_rank: int = 0
-    master: str = "127.0.0.1:0"  # HOST:PORT of the first machine; port 0 lets the system choose on one machine
-    zero: int = 1  # DeepSpeed ZeRO stage, 0 to 3
-    micro_batch: int | None = None  # sequences a process takes at once; None: chosen from the global batch
-    threads: int | None = None  # intra-op threads of a process; None: the cores divided by the processes
-    device: str = "auto"  # auto | cpu | cuda
-    checkpoint_every: int = 0  # steps between checkpoints; 0: only at the end
-    keep_checkpoints: int = 2
-    compile: bool | None = None  # torch.compile the training step; None: where it pays
 
 
 class Reporter(Protocol):
@@ -167,41 +119,6 @@ class Result:
             "seconds": round(self.seconds, 3),
             **self.manifest.summary,
         }
-
-
-def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) -> ConfigT:
-    """Validate `values` as `model`; the first fault becomes one sentence with the field, the value and the remedy.
-
-    Args:
-        where: the section that the values come from, for the message.
-
-    Raises:
-        UsageError: an unknown key (with the nearest known one), a wrong type, or a value out of range.
-    """
-    try:
-        return model.model_validate(dict(values))
-    except ValidationError as error:
-        fault = error.errors()[0]
-        place = ".".join(str(part) for part in (where, *fault["loc"]) if part != "")
-        if fault["type"] == "extra_forbidden":
-            known = _fields_at(model, fault["loc"][:-1])
-            hint = did_you_mean(str(fault["loc"][-1]), known) if known else "remove it"
-            raise UsageError(f"unknown config key {place}; {hint}") from error
-        message = str(fault["msg"]).removeprefix("Value error, ")
-        found = "" if fault["type"] == "missing" else f" (found {fault['input']!r})"
-        raise UsageError(f"{place}{found}: {message}") from error
-
-
-def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> set[str]:
-    """The known keys of the model, or of the nested model, that `location` leads to."""
-    for part in location:
-        annotation = model.model_fields[part].annotation if isinstance(part, str) and part in model.model_fields else None
-        nested = [t for t in (annotation, *getattr(annotation, "__args__", ())) if isinstance(t, type)]
-        models = [t for t in nested if issubclass(t, BaseModel)]
-        if not models and not isinstance(part, int):
-            return set()
-        model = models[0] if models else model
-    return set(model.model_fields)
 
 
 def execute(

@@ -11,7 +11,6 @@ writes one JSON object a line to the file descriptor in `CLOZE_EVENTS_FD`:
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
@@ -24,9 +23,11 @@ from typing import Any
 
 from pipeline.core import storage, system_errors
 from pipeline.core.errors import ClozeError
+from pipeline.core.execution import Execution
 from pipeline.core.fingerprints import cache_directory
 from pipeline.core.processes import die_with_parent
-from pipeline.core.stage import Build, Execution, Outcome, Stage
+from pipeline.core.registry import load
+from pipeline.core.stage import Build, Outcome, Stage
 
 EVENTS_FD = "CLOZE_EVENTS_FD"
 LOGS = "_logs"  # in the artifact's directory
@@ -71,12 +72,6 @@ def local_directory(path: str) -> Path:
     if storage.is_local(path):
         return Path(storage.filesystem(path)[1])
     return cache_directory() / "remote" / path.replace("://", "/").strip("/")
-
-
-def load(reference: str) -> Any:
-    """The object that `module:name` refers to."""
-    module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def run(job: Job, stages: Mapping[str, str], events: Events) -> tuple[Outcome, Counter[str]]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from pipeline.core import random_keys, storage
 from pipeline.core.errors import UsageError
+from pipeline.core.shards import HELDOUT, TRAIN
 from pipeline.core.stage import Reporter, silent
 from pipeline.corpus.dedup import decontaminate, signatures
 from pipeline.corpus.dedup.plan import REASONS, Columns, find_copies
@@ -25,6 +26,7 @@ from pipeline.corpus.extract import Tasks, as_settings
 from pipeline.corpus.parts import joined, well_formed
 from pipeline.corpus.readers import find_reader
 from pipeline.corpus.readers.base import Tally
+from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.sources import Part, expand
 from pipeline.corpus.stage import CorpusConfig, reading, task_index
 from pipeline.corpus.steps import sentences
@@ -33,7 +35,6 @@ from pipeline.corpus.steps.result import Result
 from pipeline.corpus.text_changes import Change, changes
 from pipeline.corpus.text_config import TextConfig
 from pipeline.corpus.write import taken
-from pipeline.dataset import schema
 
 NEAREST = 5  # titles, where none is the one
 COPIES = 5  # dropped in favour of the document, that are named
@@ -153,7 +154,7 @@ def explain(config: CorpusConfig, title: str, report: Reporter = silent) -> Expl
             return found
         key = random_keys.document_key(raw.id)
         heldout = float(random_keys.uniform(random_keys.mix(key))) < config.heldout_fraction
-        found.split = schema.HELDOUT if heldout else schema.TRAIN
+        found.split = HELDOUT if heldout else TRAIN
         if config.dedup != "none":
             _look_for_copies(config, parts, tasks, directory, found, report)
     return found
@@ -248,7 +249,7 @@ def _look_for_copies(
     paths = tuple(storage.join(directory, part.name) for part in parts)
 
     def copies_of(numbers: list[int], reasons: list[str]) -> Iterator[Copy]:
-        table = taken(paths, schema.CORPUS, *columns.where(np.array(numbers, dtype=np.int64)))
+        table = taken(paths, CORPUS, *columns.where(np.array(numbers, dtype=np.int64)))
         for row, reason in zip(table.to_pylist(), reasons, strict=True):
             other = joined(row["sentences"], row["paragraphs"])
             similarity = round(signatures.jaccard(text, other, config.dedup_ngram), 3)

@@ -15,16 +15,17 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from pipeline.core import random_keys, storage
+from pipeline.core.shards import HELDOUT, TRAIN
 from pipeline.corpus.dedup import decontaminate, signatures
 from pipeline.corpus.document import HOLE, Document
 from pipeline.corpus.parts import REJECTED, Runs, references_schema, well_formed
 from pipeline.corpus.readers import find_reader
 from pipeline.corpus.readers.base import Settings, Split, Tally
+from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.steps import sentences
 from pipeline.corpus.steps.chain import build_steps, run_steps
 from pipeline.corpus.steps.result import Result
 from pipeline.corpus.text_config import TextConfig
-from pipeline.dataset import schema
 
 EXAMPLES = 3  # of each reason
 EXAMPLE_CHARACTERS = 300
@@ -178,7 +179,7 @@ class _Work:
             "id": document.id,
             "source": document.source,
             "title": document.title,
-            "split": schema.HELDOUT if heldout else schema.TRAIN,
+            "split": HELDOUT if heldout else TRAIN,
             "sentences": found.texts,
             "paragraphs": found.paragraphs,
             "characters": len(text),
@@ -221,10 +222,10 @@ class _PartWriter:
 
     def __init__(self, path: str, references: pa.Schema, keep_rejected: bool) -> None:
         self._stack = contextlib.ExitStack()
-        self._names = {f"{path}.arrow": schema.CORPUS, f"{path}.refs.arrow": references}
+        self._names = {f"{path}.arrow": CORPUS, f"{path}.refs.arrow": references}
         self._references = references
         self._rejects = f"{path}.rejected.arrow" if keep_rejected else None
-        self._runs = Runs(pa.schema([*schema.CORPUS, *(field for field in references if field.name != "key")]))
+        self._runs = Runs(pa.schema([*CORPUS, *(field for field in references if field.name != "key")]))
         self._rejected = Runs(REJECTED)
         self._files: list[Any] = []
         self.documents = self.bytes = 0
@@ -254,7 +255,7 @@ class _PartWriter:
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> None:
         for batch in batches:
-            for file, arrow_schema in zip(self._files, (schema.CORPUS, self._references), strict=False):
+            for file, arrow_schema in zip(self._files, (CORPUS, self._references), strict=False):
                 columns = [batch[name] for name in arrow_schema.names]
                 file.write_batch(pa.RecordBatch.from_arrays(columns, schema=arrow_schema))
 

@@ -14,7 +14,7 @@ from pipeline.core.arrow import read_arrow
 from pipeline.core.errors import DataError
 from pipeline.core.ragged import I64
 from pipeline.core.random_keys import U64
-from pipeline.dataset.schema import CORPUS
+from pipeline.corpus.schema import CORPUS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

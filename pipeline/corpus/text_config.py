@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.core.stage import StageConfig
+from pipeline.core.config import StageConfig
 
 # What `profile: web` sets where the config says nothing else: the recipe of C4 and MassiveText for crawled pages.
 WEB: dict[str, Any] = {

@@ -15,20 +15,21 @@ import pyarrow as pa
 
 from pipeline.core import storage
 from pipeline.core.arrow import write_arrow
+from pipeline.core.shards import shard_name
 from pipeline.corpus.card.statistics import measure
 from pipeline.corpus.dedup.plan import REASONS
 from pipeline.corpus.parts import REJECTED, PartFile, compact_batch, joined, place, shard_of
-from pipeline.dataset import schema
+from pipeline.corpus.schema import CORPUS
 
 REJECTED_DIRECTORY = "rejected"
 
 
-def shard_name(number: int, shards: int) -> str:
-    return schema.shard_name("corpus", number, shards)
+def corpus_shard_name(number: int, shards: int) -> str:
+    return shard_name("corpus", number, shards)
 
 
 def rejected_name(number: int, shards: int) -> str:
-    return storage.join(REJECTED_DIRECTORY, schema.shard_name("rejected", number, shards))
+    return storage.join(REJECTED_DIRECTORY, shard_name("rejected", number, shards))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +56,9 @@ class WriteShard:
         with PartFile(self.plan) as plan:
             chosen = plan.batch(number)
             places = [chosen[name].to_numpy().copy() for name in ("part", "batch", "row")]
-        table = taken(self.parts, schema.CORPUS, *places)
-        batch = compact_batch(table, schema.CORPUS)
-        write_arrow(storage.join(self.directory, shard_name(number, self.shards)), schema.CORPUS, [batch])
+        table = taken(self.parts, CORPUS, *places)
+        batch = compact_batch(table, CORPUS)
+        write_arrow(storage.join(self.directory, corpus_shard_name(number, self.shards)), CORPUS, [batch])
         return measure(batch, self.documents)
 
 
@@ -99,8 +100,8 @@ class WriteRejected:
         with PartFile(self.copies) as copies:
             batch = copies.batch(number)
             found = {name: batch[name].to_numpy().copy() for name in batch.schema.names}
-        documents = taken(self.parts, schema.CORPUS, found["part"], found["batch"], found["row"]).to_pylist()
-        stay = taken(self.parts, schema.CORPUS, found["of_part"], found["of_batch"], found["of_row"])["id"].to_pylist()
+        documents = taken(self.parts, CORPUS, found["part"], found["batch"], found["row"]).to_pylist()
+        stay = taken(self.parts, CORPUS, found["of_part"], found["of_batch"], found["of_row"])["id"].to_pylist()
         rows = [
             {
                 **{name: document[name] for name in ("key", "id", "source", "title")},

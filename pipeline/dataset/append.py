@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.core import artifact, fingerprints, storage
 from pipeline.core.artifact import Manifest
 from pipeline.core.errors import DataError, UsageError
+from pipeline.core.shards import TRAIN
 from pipeline.dataset import schema
 from pipeline.dataset.seen_documents import DOCUMENTS
 
@@ -71,7 +72,7 @@ class Base:
         from pipeline.core.arrow import open_arrow
 
         for entry in self.manifest.files:
-            if entry.path.startswith(f"{schema.TRAIN}-"):
+            if entry.path.startswith(f"{TRAIN}-"):
                 file = storage.join(self.path, entry.path)
                 if schema.DatasetInfo.from_schema(open_arrow(file).schema, file) != info:
                     raise DataError(f"{file} was made with other settings than {self.path} has; make the dataset again")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
+from pipeline.core.config import StageConfig
 from pipeline.core.errors import did_you_mean
-from pipeline.core.stage import StageConfig
 from pipeline.dataset.masking import BUDGETS, RANDOM_FROM, RULES, default_cap
 from pipeline.dataset.pairs import PACKINGS, PAIRINGS
 from pipeline.dataset.recipes import RECIPES

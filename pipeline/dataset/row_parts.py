@@ -15,9 +15,9 @@ from pipeline.core import storage
 from pipeline.core.arrow import write_arrow
 from pipeline.core.errors import UsageError
 from pipeline.core.ragged import I64, Ragged
-from pipeline.core.worker import load
+from pipeline.core.registry import load
+from pipeline.core.shards import SPLITS
 from pipeline.corpus.shards import in_split, read_shard, texts
-from pipeline.dataset import schema
 from pipeline.dataset.masking.config import MaskConfig
 from pipeline.dataset.masking.draw import TokenTable, text_lengths
 from pipeline.dataset.pairs import PAIRINGS
@@ -54,7 +54,7 @@ class MakePart:
         table = read_shard(unit["path"])
         entry = PAIRINGS[self.pairing]
         result: dict[str, Any] = {}
-        for split in schema.SPLITS:
+        for split in SPLITS:
             found = texts(table, in_split(table, split))
             documents = tokenize(found.keys, found.sentences, found.counts, tokenizer, self.ids)
             segments: Segments = load(entry.function)(documents, self.pairs)

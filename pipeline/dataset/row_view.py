@@ -15,7 +15,8 @@ import pyarrow as pa
 from pipeline.core import storage
 from pipeline.core.arrow import named_damage, open_arrow
 from pipeline.core.errors import DataError, UsageError, did_you_mean
-from pipeline.dataset.schema import SPLITS, DatasetInfo
+from pipeline.core.shards import SPLITS
+from pipeline.dataset.schema import DatasetInfo
 from pipeline.dataset.shard_layout import Layout
 
 TOKENIZER = "tokenizer"

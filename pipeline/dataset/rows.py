@@ -14,8 +14,8 @@ from pipeline.core.ragged import I64, Ragged, offsets_of, ranges
 from pipeline.core.random_keys import U64
 from pipeline.dataset.masking.candidates import Rows, row_keys
 from pipeline.dataset.pairs.segments import USE_RANK, Segments
-from pipeline.dataset.schema import SpecialTokens
 from pipeline.dataset.tokenized import Documents
+from pipeline.tokenizer.special import SpecialTokens
 
 FLAT = ("rank", "segment_start", "pair_label", "document", "offset")  # the columns with one number a row
 

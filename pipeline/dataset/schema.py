@@ -13,49 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.core.errors import DataError, UsageError
+from pipeline.tokenizer.special import SpecialTokens
 
 VERSION = 1
 
-TRAIN = "train"
-HELDOUT = "heldout"
-SPLITS = (TRAIN, HELDOUT)
 
 NO_PAIR = -100  # in a batch: a row without a pair label; torch's usual ignore index
-
-# One row is one document. `sentences` are in order; `paragraphs` holds the index of each sentence that opens
-# a paragraph, so `sentences` and `paragraphs` together are the whole text.
-CORPUS = pa.schema(
-    [
-        pa.field("key", pa.uint64(), nullable=False),  # blake2b of `id`: the document's random number seed
-        pa.field("id", pa.string(), nullable=False),  # source kind / file / the document's own name
-        pa.field("source", pa.string(), nullable=False),  # the reader's name: wikipedia, books, …
-        pa.field("title", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),  # train | heldout, from `key` alone
-        pa.field("sentences", pa.list_(pa.string()), nullable=False),
-        pa.field("paragraphs", pa.list_(pa.int32()), nullable=False),
-    ],
-    metadata={"cloze.corpus": str(VERSION)},
-)
-
-
-def shard_name(prefix: str, number: int, count: int) -> str:
-    """`train-00003-of-00016.arrow`: the name that Hugging Face datasets gives shards too."""
-    return f"{prefix}-{number:05d}-of-{count:05d}.arrow"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecialTokens:
-    """Ids of the tokens with a meaning of their own. RoBERTa's <s>, </s> are `cls` and `sep`."""
-
-    pad: int
-    unk: int
-    cls: int
-    sep: int
-    mask: int
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return (self.pad, self.unk, self.cls, self.sep, self.mask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

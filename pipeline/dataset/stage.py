@@ -63,6 +63,7 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
     """
     from pipeline.core import storage
     from pipeline.core.errors import DataError
+    from pipeline.core.shards import HELDOUT, SPLITS, TRAIN, shard_name
     from pipeline.corpus.shards import CorpusShards
     from pipeline.dataset import append, disk, schema, seen_documents
     from pipeline.dataset.figures import Summary
@@ -101,12 +102,12 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
     units = [(f"part-{number:05d}", {"number": number, "path": corpus.file(name)}) for number, name in enumerate(corpus.names)]
     made = fan_out(build, "rows", units, make, unit_name="bytes", weights=[float(size) for size in corpus.sizes])
     for result in made:
-        for split in schema.SPLITS:
+        for split in SPLITS:
             build.counters.update(result[split]["counters"])
-    rows = {split: sum(result[split]["rows"] for result in made) for split in schema.SPLITS}
-    if not rows[schema.TRAIN]:
+    rows = {split: sum(result[split]["rows"] for result in made) for split in SPLITS}
+    if not rows[TRAIN]:
         lacks = f" that {base.path} lacks" if base else ""
-        raise DataError(f"{corpus.path} gives no rows{lacks} for the split {schema.TRAIN}; give `cloze corpus` more text")
+        raise DataError(f"{corpus.path} gives no rows{lacks} for the split {TRAIN}; give `cloze corpus` more text")
     documents_made = sum(result["documents"] for result in made)
     generation = base.generation if base else 0
     seen_documents.write_documents(
@@ -115,7 +116,7 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
 
     counts = build.file(unigrams.FILE) if masks.random_from == "corpus" else None
     if counts is not None and base is None:  # what is appended is masked like what is there
-        unigrams.write_unigrams(counts, open_parts(directory, schema.TRAIN, parts, build.fingerprint), tokenizer.vocab_size)
+        unigrams.write_unigrams(counts, open_parts(directory, TRAIN, parts, build.fingerprint), tokenizer.vocab_size)
     make_shard = MakeShard(
         directory=directory,
         parts=parts,
@@ -129,10 +130,10 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
         unigrams=counts,
     )
     shards: list[tuple[str, dict[str, Any]]] = []
-    train_shards = _train_shards(config, base, rows[schema.TRAIN])
-    for split, count in ((schema.TRAIN, train_shards), (schema.HELDOUT, 1)):
+    train_shards = _train_shards(config, base, rows[TRAIN])
+    for split, count in ((TRAIN, train_shards), (HELDOUT, 1)):
         for number, slices in enumerate(plan(make_shard, split, rows[split], count)):
-            name = schema.shard_name(append.prefix(split, generation), number, count)
+            name = shard_name(append.prefix(split, generation), number, count)
             unit = {"split": split, "path": build.file(name), "slices": [asdict(part) for part in slices]}
             shards.append((name.removesuffix(".arrow"), unit))
     weights = [float(sum(part["rows"] for part in unit["slices"])) for _, unit in shards]

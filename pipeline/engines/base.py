@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from pipeline.core import storage
 from pipeline.core.errors import ClozeError, UsageError
-from pipeline.core.stage import Build, Execution
+from pipeline.core.execution import Execution
+from pipeline.core.stage import Build
 from pipeline.core.worker import LOGS, local_directory
 
 LOCAL, FLINK = "local", "flink"

@@ -10,7 +10,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.core.errors import UsageError
-from pipeline.core.stage import Execution
+from pipeline.core.execution import Execution
 from pipeline.engines.base import Engine
 
 # Beam takes any module path as a runner's name, and would import it; these are the names that it documents.

@@ -30,8 +30,8 @@ import grpc
 
 from pipeline.core import system_errors
 from pipeline.core.errors import ClozeError, UsageError
+from pipeline.core.execution import Execution
 from pipeline.core.processes import ending, free_ports, wait_for_port
-from pipeline.core.stage import Execution
 from pipeline.engines import java
 from pipeline.engines.base import Engine, Lost
 from pipeline.engines.pool import NEWS_SECONDS, WorkerPool

@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.environments import ExternalEnvironment
 
-from pipeline.core.stage import Execution
+from pipeline.core.execution import Execution
 from pipeline.engines.base import Engine
 from pipeline.engines.pool import WorkerPool
 from pipeline.engines.watched import run_watched

@@ -15,9 +15,8 @@ from typing import Any
 import tokenizers
 
 from pipeline.core import storage
-from pipeline.dataset.schema import SpecialTokens
 from pipeline.tokenizer.backends import MAX_WORD_CHARACTERS
-from pipeline.tokenizer.special import METASPACE, leaves
+from pipeline.tokenizer.special import METASPACE, SpecialTokens, leaves
 
 GENERIC = "PreTrainedTokenizerFast"
 ENDS = ("bos_token", "eos_token")

@@ -21,9 +21,8 @@ import tokenizers
 from pipeline.core.artifact import canonical_json
 from pipeline.core.errors import DataError
 from pipeline.core.ragged import I64, offsets_of
-from pipeline.dataset.schema import SpecialTokens
 from pipeline.tokenizer.saving import save
-from pipeline.tokenizer.special import SPECIAL_NAMES, leaves, word_starts
+from pipeline.tokenizer.special import SPECIAL_NAMES, SpecialTokens, leaves, word_starts
 from pipeline.tokenizer.word_cache import WordMemory, cuts_of
 
 BATCH = 4096  # texts that the backend encodes at once: its encodings are some 100 bytes a piece

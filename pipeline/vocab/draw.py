@@ -17,8 +17,8 @@ import pyarrow as pa
 from pipeline.core import storage
 from pipeline.core.arrow import read_arrow, write_arrow
 from pipeline.core.stage import Build
+from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.shards import CorpusShards, read_shard
-from pipeline.dataset.schema import CORPUS
 from pipeline.engines.fan_out import fan_out
 from pipeline.vocab.sample import Cut, Figures, Sample, choose
 

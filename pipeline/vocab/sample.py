@@ -16,9 +16,9 @@ import pyarrow as pa
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 from pipeline.core.ragged import I64
+from pipeline.core.shards import HELDOUT, TRAIN
 from pipeline.core.stage import Reporter
 from pipeline.corpus.shards import CorpusShards, in_split, read_shard, text_bytes, texts
-from pipeline.dataset.schema import HELDOUT, TRAIN
 
 RANK = 0x76_6F_63_61_62  # "vocab": this use's own numbers from the documents' keys
 HELDOUT_BYTES = 1 << 20

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
+from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, UsageError, did_you_mean
-from pipeline.core.stage import Build, Outcome, Stage, StageConfig
+from pipeline.core.stage import Build, Outcome, Stage
 from pipeline.tokenizer import TRAINERS
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def run(config: VocabConfig, build: Build) -> Outcome:
 
 def _make(config: VocabConfig, build: Build, sample: Sample | None) -> tuple[Tokenizer, Tokenizer | None, list[Word]]:
     """The tokenizer, the one it was taken over from, and the words that were added."""
-    from pipeline.core.worker import load as load_object
+    from pipeline.core.registry import load as load_object
     from pipeline.tokenizer import load
     from pipeline.tokenizer.tokenizer import Tokenizer
 

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 from pipeline.core import storage
+from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, Stopped
-from pipeline.core.stage import Build, Outcome, Stage, StageConfig
+from pipeline.core.stage import Build, Outcome, Stage
 from pipeline.core.worker import main
 
 

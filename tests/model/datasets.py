@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.core import artifact, storage
+from pipeline.core.shards import HELDOUT, TRAIN, shard_name
 from pipeline.dataset import schema
+from pipeline.tokenizer.special import SpecialTokens
 
-SPECIAL = schema.SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
+SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
 FIRST_WORD = 5
 
 
@@ -45,11 +47,11 @@ def write_dataset(
         tokenizer="0",
     )
     path.mkdir(parents=True)
-    for split, total in ((schema.TRAIN, rows), (schema.HELDOUT, heldout)):
+    for split, total in ((TRAIN, rows), (HELDOUT, heldout)):
         for shard in range(shards):
             count = total * (shard + 1) // shards - total * shard // shards
             made = [_row(rng, info, length if full else int(rng.integers(length // 2, length + 1))) for _ in range(count)]
-            _write(path / schema.shard_name(split, shard, shards), info, made)
+            _write(path / shard_name(split, shard, shards), info, made)
     (path / "tokenizer").mkdir()
     (path / "tokenizer" / "vocab.txt").write_text("".join(f"t{i}\n" for i in range(vocab_size)))
     files = artifact.hash_files(str(path), artifact.data_files(str(path)))

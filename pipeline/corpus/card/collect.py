@@ -10,8 +10,8 @@ import numpy as np
 from pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up
 from pipeline.corpus.dedup.signatures import jaccard
 from pipeline.corpus.parts import joined
+from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.write import taken
-from pipeline.dataset import schema
 
 if TYPE_CHECKING:
     from pipeline.corpus.dedup.plan import Plan
@@ -148,7 +148,7 @@ def _pairs(config: CorpusConfig, placed: Plan, paths: tuple[str, ...]) -> list[d
         places = [np.array(values, dtype=np.int32) for values in zip(copy, of, strict=True)]
         texts = []
         shown = []
-        for document in taken(paths, schema.CORPUS, *places).to_pylist():
+        for document in taken(paths, CORPUS, *places).to_pylist():
             texts.append(joined(document["sentences"], document["paragraphs"]))
             shown.append(
                 {

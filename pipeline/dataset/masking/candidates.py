@@ -14,7 +14,7 @@ from pipeline.core import random_keys as random
 from pipeline.core.ragged import I64
 from pipeline.core.random_keys import U64
 from pipeline.dataset.masking.config import MaskConfig
-from pipeline.dataset.schema import SpecialTokens
+from pipeline.tokenizer.special import SpecialTokens
 
 if TYPE_CHECKING:
     from pipeline.tokenizer.tokenizer import Tokenizer

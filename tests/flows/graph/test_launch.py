@@ -19,7 +19,8 @@ import pytest
 
 from flows.graph import launch
 from pipeline.core.errors import ClozeError, DataError, Stopped
-from pipeline.core.stage import Execution, Result, execute
+from pipeline.core.execution import Execution
+from pipeline.core.stage import Result, execute
 from tests.conftest import REPOSITORY
 from tests.flows.toy import STAGE, ToyConfig
 

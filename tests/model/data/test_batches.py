@@ -14,7 +14,7 @@ from model.data.collate import PREDICTIONS, blank, collate
 from model.data.prefetch import Prefetch
 from model.data.shards import Shards, verify
 from pipeline.core.errors import DataError
-from pipeline.dataset.schema import HELDOUT
+from pipeline.core.shards import HELDOUT
 from tests.model.datasets import SPECIAL, write_dataset
 
 

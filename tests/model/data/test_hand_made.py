@@ -11,7 +11,8 @@ import torch
 from model.data.collate import collate
 from model.data.shards import Shards
 from model.families.table import build
-from pipeline.dataset.schema import DatasetInfo, SpecialTokens, dataset_schema
+from pipeline.dataset.schema import DatasetInfo, dataset_schema
+from pipeline.tokenizer.special import SpecialTokens
 from tests.tiny_models import tiny_config
 
 WORDS = [

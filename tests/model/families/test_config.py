@@ -12,7 +12,8 @@ from model.families.config import check_fits, for_dataset
 from model.families.presets import MODELS, model_config
 from model.families.table import FAMILIES, build
 from pipeline.core.errors import UsageError
-from pipeline.dataset.schema import DatasetInfo, SpecialTokens
+from pipeline.dataset.schema import DatasetInfo
+from pipeline.tokenizer.special import SpecialTokens
 from tests.tiny_models import tiny_config
 
 INFO = DatasetInfo(

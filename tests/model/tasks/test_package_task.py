@@ -8,7 +8,8 @@ import pytest
 from model.tasks.package import Task, label_of, named_packages
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError
-from pipeline.dataset import schema
+from pipeline.core.shards import shard_name
+from pipeline.corpus.schema import CORPUS
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
@@ -33,9 +34,9 @@ def _corpus(directory, documents, shards=1):
         for name, split, sentences in documents
     ]
     for number in range(shards):
-        name = directory / schema.shard_name("corpus", number, shards)
-        with pa.ipc.new_file(str(name), schema.CORPUS) as writer:
-            writer.write_table(pa.Table.from_pylist(rows[number::shards], schema=schema.CORPUS))
+        name = directory / shard_name("corpus", number, shards)
+        with pa.ipc.new_file(str(name), CORPUS) as writer:
+            writer.write_table(pa.Table.from_pylist(rows[number::shards], schema=CORPUS))
     return str(directory)
 
 
@@ -150,6 +151,6 @@ def test_corpora_that_cannot_give_the_task_are_refused(tmp_path):
     with pytest.raises(DataError, match="no split 'test'"):
         Task().read(_corpus(tmp_path / "c", _documents()), "test", None)
     (tmp_path / "d").mkdir()
-    (tmp_path / "d" / schema.shard_name("corpus", 0, 1)).write_bytes(b"not arrow")
+    (tmp_path / "d" / shard_name("corpus", 0, 1)).write_bytes(b"not arrow")
     with pytest.raises(DataError, match="is no Arrow file"):
         Task().read(str(tmp_path / "d"), "train", None)

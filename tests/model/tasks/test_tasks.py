@@ -8,8 +8,8 @@ import pytest
 
 from model.tasks.finetune_config import FinetuneConfig
 from model.tasks.table import TASKS, Examples, load_task, task_source
+from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import parse_config
 
 
 def _write(directory, split, *lines, header="sentence\tlabel", end="\n"):

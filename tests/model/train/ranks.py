@@ -16,7 +16,8 @@ from typing import Any
 
 from model.train.config import PretrainConfig
 from pipeline.core.errors import Stopped
-from pipeline.core.stage import Build, Execution, Outcome
+from pipeline.core.execution import Execution
+from pipeline.core.stage import Build, Outcome
 from pipeline.core.worker import Job
 
 REPOSITORY = Path(__file__).resolve().parents[3]

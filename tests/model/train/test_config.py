@@ -20,8 +20,8 @@ from model.train.optimizers import OPTIMIZERS as BUILDERS
 from model.train.optimizers import parameter_groups
 from model.train.schedules import SCHEDULES, factor
 from model.train.stage import STAGE
+from pipeline.core.config import parse_config
 from pipeline.core.errors import ClozeError, UsageError
-from pipeline.core.stage import parse_config
 
 CPU = torch.device("cpu")
 

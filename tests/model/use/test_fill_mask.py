@@ -12,8 +12,10 @@ from model import checkpoint
 from model.families.table import restore
 from model.use.fill_mask import STAGE, FillMaskConfig
 from model.use.masks import _filled, fill
+from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import Build, Execution, parse_config
+from pipeline.core.execution import Execution
+from pipeline.core.stage import Build
 from tests.tiny_models import PIECES, write_checkpoint, write_classifier
 
 

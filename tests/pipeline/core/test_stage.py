@@ -11,8 +11,10 @@ import pytest
 from pydantic import Field
 
 from pipeline.core import artifact, storage
+from pipeline.core.config import StageConfig, parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import Build, Execution, Outcome, Stage, StageConfig, execute, join_execution, parse_config
+from pipeline.core.execution import Execution
+from pipeline.core.stage import Build, Outcome, Stage, execute, join_execution
 
 
 class ToyConfig(StageConfig):

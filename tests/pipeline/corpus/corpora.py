@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from pipeline.core import artifact, random_keys
 from pipeline.core.arrow import write_arrow
-from pipeline.dataset import schema
+from pipeline.core.shards import HELDOUT, TRAIN, shard_name
+from pipeline.corpus.schema import CORPUS
 
 
 def write_corpus(
@@ -39,12 +40,12 @@ def write_corpus(
             "id": [name for _, name, _ in rows],
             "source": ["books"] * len(rows),
             "title": [name for _, name, _ in rows],
-            "split": [schema.HELDOUT if name in heldout else schema.TRAIN for _, name, _ in rows],
+            "split": [HELDOUT if name in heldout else TRAIN for _, name, _ in rows],
             "sentences": [sentences for _, _, sentences in rows],
             "paragraphs": [[0] for _ in rows],
         }
-        table = pa.table(columns, schema=schema.CORPUS)
-        write_arrow(f"{path}/{schema.shard_name('corpus', number, shards)}", schema.CORPUS, table.to_batches())
+        table = pa.table(columns, schema=CORPUS)
+        write_arrow(f"{path}/{shard_name('corpus', number, shards)}", CORPUS, table.to_batches())
     manifest = artifact.Manifest(
         stage="corpus",
         version=1,

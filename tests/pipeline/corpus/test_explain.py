@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pipeline.core.config import parse_config
 from pipeline.core.errors import UsageError
-from pipeline.core.stage import parse_config
 from pipeline.corpus.explain import explain
 from pipeline.corpus.stage import CorpusConfig
 from pipeline.corpus.text_changes import changes

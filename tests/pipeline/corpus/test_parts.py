@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from pipeline.core import random_keys
 from pipeline.core.arrow import write_arrow
+from pipeline.core.config import parse_config
 from pipeline.core.errors import UsageError
-from pipeline.core.stage import parse_config
 from pipeline.corpus.dedup.plan import Columns, find_copies, plan
 from pipeline.corpus.dedup.signatures import MinHash
 from pipeline.corpus.parts import PartFile, Runs, compact_batch, joined, mended, place, references_schema, shard_of
 from pipeline.corpus.readers.wikipedia import multistream
+from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.sources import Source, expand
 from pipeline.corpus.stage import STAGE, CorpusConfig
-from pipeline.dataset import schema
 from tests.pipeline.corpus.test_rejects import make, prose, rows, write_jsonl
 
 HEAD = "<mediawiki><siteinfo><namespaces><namespace key='0'/></namespaces></siteinfo>"
@@ -112,7 +112,7 @@ def _row(number: int) -> dict:
 
 @given(st.integers(0, 300), st.sampled_from([1, 500, 1 << 20]))
 def test_runs_hold_what_was_added_in_the_order_of_places(count, run_bytes):
-    runs = Runs(schema.CORPUS, run_bytes)
+    runs = Runs(CORPUS, run_bytes)
     batches = [batch for number in range(count) for batch in runs.add(_row(number), 400)] + list(runs.close())
     found = [row for batch in batches for row in batch.to_pylist()]
     assert sorted(found, key=lambda row: row["id"]) == sorted((_row(n) for n in range(count)), key=lambda row: row["id"])
@@ -124,17 +124,17 @@ def test_runs_hold_what_was_added_in_the_order_of_places(count, run_bytes):
 @given(st.lists(st.integers(0, 50), max_size=30), st.lists(st.integers(1, 10), max_size=4))
 def test_bytes_follow_from_values_alone(numbers, cuts):
     """However a table is cut, sliced and taken, one batch of its values is the same file."""
-    straight = pa.Table.from_pylist([_row(number) for number in numbers], schema=schema.CORPUS)
+    straight = pa.Table.from_pylist([_row(number) for number in numbers], schema=CORPUS)
     pieces, at = [], 0
     for cut in [*cuts, len(numbers)]:
-        noise = pa.Table.from_pylist([_row(99), *(_row(n) for n in numbers[at : at + cut]), _row(98)], schema=schema.CORPUS)
+        noise = pa.Table.from_pylist([_row(99), *(_row(n) for n in numbers[at : at + cut]), _row(98)], schema=CORPUS)
         pieces.append(noise.slice(1, len(numbers[at : at + cut])))
         at += cut
     sinks = []
     for table in (straight, pa.concat_tables(pieces)):
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, schema.CORPUS) as writer:
-            writer.write_batch(compact_batch(table, schema.CORPUS))
+        with pa.ipc.new_file(sink, CORPUS) as writer:
+            writer.write_batch(compact_batch(table, CORPUS))
         sinks.append(sink.getvalue().to_pybytes())
     assert sinks[0] == sinks[1]
     assert pa.ipc.open_file(sinks[1]).read_all().to_pylist() == [_row(number) for number in numbers]

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core import artifact
+from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError
-from pipeline.core.stage import Execution, execute, parse_config
+from pipeline.core.execution import Execution
+from pipeline.core.stage import execute
 from pipeline.corpus.dedup import signatures
 from pipeline.corpus.document import Document
 from pipeline.corpus.extract import _PartWriter, _Work

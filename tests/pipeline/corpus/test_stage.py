@@ -16,11 +16,14 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core import artifact, random_keys
+from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import Execution, execute, parse_config
+from pipeline.core.execution import Execution
+from pipeline.core.shards import shard_name
+from pipeline.core.stage import execute
 from pipeline.corpus.parts import place, shard_of
+from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.stage import STAGE, CorpusConfig
-from pipeline.dataset import schema
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden.json"
 
@@ -115,8 +118,8 @@ def test_shards_of_many_sizes_hold_the_same(tmp_path):
     assert sorted(rows(one), key=lambda d: d["key"]) == sorted(rows(many), key=lambda d: d["key"])
     count = many.manifest.summary["shards"]
     for number in range(count):
-        found = pa.ipc.open_file(Path(many.artifact) / schema.shard_name("corpus", number, count)).read_all()
-        assert found.schema.equals(schema.CORPUS, check_metadata=True)
+        found = pa.ipc.open_file(Path(many.artifact) / shard_name("corpus", number, count)).read_all()
+        assert found.schema.equals(CORPUS, check_metadata=True)
         assert set(shard_of(place(found["key"].to_numpy()), count).tolist()) <= {number}
 
 

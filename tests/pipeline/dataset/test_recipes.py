@@ -14,9 +14,9 @@ from pipeline.presets import DATASETS, TABLE8, dataset_config, dataset_values
 
 from flows.graph.config import load as load_run
 from flows.graph.config import preset_names
+from pipeline.core.config import parse_config
 from pipeline.core.errors import UsageError
-from pipeline.core.stage import parse_config
-from pipeline.core.worker import load as load_function
+from pipeline.core.registry import load as load_function
 from pipeline.dataset import schema
 from pipeline.dataset.config import ExampleConfig
 from pipeline.dataset.masking.draw import Candidates, Masks, TokenTable, draw_masks

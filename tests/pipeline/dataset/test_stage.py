@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core import artifact, random_keys
+from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import parse_config
 from pipeline.dataset import ranks
 from pipeline.dataset.masking.draw import MaskConfig, Rows, TokenTable, draw_masks, row_keys
 from pipeline.dataset.schema import DatasetInfo

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import DataError
-from pipeline.core.stage import Build, Execution
+from pipeline.core.execution import Execution
+from pipeline.core.stage import Build
 from pipeline.engines.fan_out import IDLE, dealt, fan_out
 
 

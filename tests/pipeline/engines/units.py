@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import DataError
-from pipeline.core.stage import Build, Execution
+from pipeline.core.execution import Execution
+from pipeline.core.stage import Build
 
 
 def build(path: Path, **execution: Any) -> Build:

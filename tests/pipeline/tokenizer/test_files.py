@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.core import artifact
 from pipeline.core.errors import DataError
-from pipeline.dataset.schema import SpecialTokens
 from pipeline.tokenizer import files, load, sentencepiece_model
+from pipeline.tokenizer.special import SpecialTokens
 from pipeline.tokenizer.tokenizer import Tokenizer
 from pipeline.vocab.trainers import bpe
 from tests.pipeline.vocab.test_kinds import SETTINGS, TRAINING, trained_spiece

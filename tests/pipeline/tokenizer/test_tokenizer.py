@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from pipeline.core.errors import DataError, UsageError
-from pipeline.dataset.schema import SpecialTokens
 from pipeline.tokenizer import load
+from pipeline.tokenizer.special import SpecialTokens
 from pipeline.tokenizer.word_cache import WordMemory
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

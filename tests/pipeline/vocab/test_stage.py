@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 
+from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import execute, parse_config
-from pipeline.dataset.schema import SpecialTokens
+from pipeline.core.stage import execute
 from pipeline.tokenizer import load
+from pipeline.tokenizer.special import SpecialTokens
 from pipeline.vocab.measure import measure
 from pipeline.vocab.stage import STAGE, VocabConfig
 from tests.pipeline.corpus.corpora import made_documents, write_corpus

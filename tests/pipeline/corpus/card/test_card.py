@@ -19,7 +19,7 @@ from pipeline.corpus.card import figures
 from pipeline.corpus.card.page import render
 from pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, measure
 from pipeline.corpus.parts import compact_batch
-from pipeline.dataset import schema
+from pipeline.corpus.schema import CORPUS
 from tests.pipeline.corpus.test_rejects import make, prose, rows, write_jsonl
 
 
@@ -154,12 +154,12 @@ def test_shards_add_up(documents, cuts):
             }
             for n, s in enumerate(documents)
         ],
-        schema=schema.CORPUS,
+        schema=CORPUS,
     )
     edges = [0, *sorted(min(cut, len(documents)) for cut in cuts), len(documents)]
     pieces = [table.slice(a, b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)]
-    found = add_up(measure(compact_batch(piece, schema.CORPUS), len(documents)) for piece in pieces)
-    assert found == add_up([measure(compact_batch(table, schema.CORPUS), len(documents))])
+    found = add_up(measure(compact_batch(piece, CORPUS), len(documents)) for piece in pieces)
+    assert found == add_up([measure(compact_batch(table, CORPUS), len(documents))])
     sums = {
         name: sum(source[name] for source in found["sources"].values())
         for name in ("documents", "sentences", "bytes", "characters")

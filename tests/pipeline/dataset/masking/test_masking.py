@@ -25,7 +25,7 @@ from pipeline.dataset.masking.draw import (
     draw_masks,
     row_keys,
 )
-from pipeline.dataset.schema import SpecialTokens
+from pipeline.tokenizer.special import SpecialTokens
 
 SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
 V = 500

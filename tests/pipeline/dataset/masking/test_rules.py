@@ -16,7 +16,7 @@ from pipeline.core.ragged import offsets_of
 from pipeline.dataset.masking import RULES, default_cap, draw
 from pipeline.dataset.masking.draw import Candidates, MaskConfig, Rows, TokenTable, draw_masks, row_keys, text_lengths
 from pipeline.dataset.masking.words import Words
-from pipeline.dataset.schema import SpecialTokens
+from pipeline.tokenizer.special import SpecialTokens
 from tests.pipeline.dataset.masking.test_masking import SPECIAL, TABLE, V, make_rows, masks_of
 
 CHOOSING = sorted(set(RULES) - {"none"})

@@ -24,8 +24,8 @@ from pipeline.dataset.pairs.segments import (
     truncate_pairs,
 )
 from pipeline.dataset.rows import RowBlock, assemble
-from pipeline.dataset.schema import SpecialTokens
 from pipeline.dataset.tokenized import Documents
+from pipeline.tokenizer.special import SpecialTokens
 
 SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
 FIRST_TOKEN = 10  # token t of the flat array is FIRST_TOKEN + t

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core import random_keys
-from pipeline.core.worker import load
+from pipeline.core.registry import load
 from pipeline.dataset.pairs import PAIRINGS
 from pipeline.dataset.pairs.electra import SHORTEST, electra
 from pipeline.dataset.pairs.nsp import next_sentence, segment_pairs
@@ -24,8 +24,8 @@ from pipeline.dataset.pairs.segments import (
 )
 from pipeline.dataset.pairs.sop import IN_ORDER, SWAPPED, sentence_order
 from pipeline.dataset.rows import assemble
-from pipeline.dataset.schema import SpecialTokens
 from pipeline.dataset.tokenized import Documents
+from pipeline.tokenizer.special import SpecialTokens
 from tests.pipeline.dataset.pairs.test_pairs import columns, corpora, make_documents
 
 SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
