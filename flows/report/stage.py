@@ -67,4 +67,5 @@ STAGE = Stage(
     run=run,
     optional_inputs=("corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate"),
     volatile=(FILE,),
+    outputs=("report",),
 )

@@ -31,7 +31,7 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(out: Path, processes: int = 1, report: Any = None, **config: Any) -> Result:
-    stage = dataclasses.replace(STAGE, run=launch.in_process(STAGE, "tests.flows.toy", parallel=True))
+    stage = dataclasses.replace(STAGE, run=launch.in_process(STAGE, "tests.flows.toy:STAGE"))
     more = {"report": report} if report else {}
     return execute(stage, ToyConfig(**config), {}, str(out), execution=Execution(processes=processes), **more)
 
