@@ -18,7 +18,7 @@ from flows import stages
 from flows.config import RunConfig
 from pipeline import artifact, hashing, storage
 from pipeline.errors import DataError, UsageError, did_you_mean
-from pipeline.stage import Reporter, Result, StageConfig, execute, silent
+from pipeline.stage import SILENT, Reporter, Result, StageConfig, execute
 
 STATE = "state.json"
 OUTPUTS = ("checkpoint", "predictions", "report")  # paths in a summary that are relative to the artifact
@@ -150,7 +150,7 @@ def _why(
     return f"{' and '.join(remade)} runs again" if remade else "not made with these settings yet"
 
 
-def run_step(step: Step, config: RunConfig, report: Reporter = silent) -> Result:
+def run_step(step: Step, config: RunConfig, report: Reporter = SILENT) -> Result:
     """Make one step's artifact, and let the run's link lead to it."""
     result = execute(
         stages.stage(step.name),

@@ -56,6 +56,7 @@ def in_process(stage: Stage, worker: str, *, parallel: bool) -> Callable[[StageC
             inputs=dict(build.inputs),
             execution=build.execution.model_dump(mode="json"),
             fingerprint=build.fingerprint,
+            build_id=build.build_id,
         )
         ranks = _Ranks(job, worker, build, build.execution.processes if parallel else 1)
         return ranks.run()
@@ -148,10 +149,14 @@ class _Ranks:
         pending[:] = rest
         for line in lines:
             event = json.loads(line)
-            if "progress" not in event:
+            if "progress" in event:
+                if rank == 0:
+                    self.build.report.progress(*event["progress"])
+            elif "metrics" in event:
+                if rank == 0:
+                    self.build.report.metrics(event["metrics"])
+            else:
                 self.final[rank] = event
-            elif rank == 0:
-                self.build.report(*event["progress"])
 
     def _drain(self, selector: selectors.BaseSelector) -> None:
         for _ in range(100):

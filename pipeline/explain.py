@@ -22,7 +22,7 @@ from pipeline.errors import UsageError
 from pipeline.explain_changes import Change, changes
 from pipeline.jobs.corpus import CorpusConfig, reading, task_index
 from pipeline.jobs.corpus_sources import Part, expand
-from pipeline.stage import Reporter, silent
+from pipeline.stage import SILENT, Reporter
 from pipeline.text import decontaminate, dedup, sentences
 from pipeline.text.config import TextConfig
 from pipeline.text.document import Document
@@ -124,7 +124,7 @@ class _Watching(Tally):
         return {name.removeprefix("dropped_lines/"): n for name, n in sorted(new.items()) if name.startswith("dropped_lines/")}
 
 
-def explain(config: CorpusConfig, title: str, report: Reporter = silent) -> Explanation:
+def explain(config: CorpusConfig, title: str, report: Reporter = SILENT) -> Explanation:
     """What becomes of the first document of this title, or of this id.
 
     Args:
@@ -188,7 +188,7 @@ def _find(config: CorpusConfig, parts: list[Part], wanted: str, report: Reporter
         done += part.split.size
         read += tally.counters["read/documents"]
         dropped.update({name.removeprefix("dropped/"): n for name, n in tally.counters.items() if name.startswith("dropped/")})
-        report(done, total, "bytes", {"step": "looking for it"})
+        report.progress(done, total, "bytes", {"step": "looking for it"})
     names = ", ".join(repr(name) for _, name in sorted(nearest, reverse=True))
     unread = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
     raise UsageError(
@@ -235,7 +235,7 @@ def _look_for_copies(
     for part in parts:
         read({"name": part.name, "split": asdict(part.split)})
         done += part.split.size
-        report(done, total, "bytes", {"step": "looking for copies"})
+        report.progress(done, total, "bytes", {"step": "looking for copies"})
     columns = Columns(directory)
     columns.gather([storage.join(directory, f"{part.name}.refs.arrow") for part in parts])
     copies = find_copies(columns, config.minhash(), True, config.dedup_similarity)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import logging
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -27,6 +29,8 @@ from pipeline.lock import locked
 SCRATCH = "_scratch"
 BUILDING = "_building.json"
 JOIN_SECONDS = 600.0  # how long other machines wait for the first one to begin
+
+log = logging.getLogger(__name__)
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
@@ -77,14 +81,45 @@ class Execution(BaseModel):
     compile: bool | None = None  # torch.compile the training step; None: where it pays
 
 
-class Reporter(Protocol):
-    """Takes a stage's progress. Called often; must be quick and must not raise."""
+class Reporter:
+    """Takes what a stage tells of itself while it is made; this one drops it. Called often, so it must be quick."""
 
-    def __call__(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None: ...
+    def begin(self, build_id: str) -> None:
+        """The directory is ours and building starts; never called for an artifact that is there already."""
+
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        """How far the stage has come; `total` is None where nobody knows."""
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        """One logged line: `step`, `time` (Unix seconds, when the line was made), and numbers by name."""
 
 
-def silent(done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
-    """The reporter that reports nothing."""
+SILENT = Reporter()
+
+
+class _Guarded(Reporter):
+    """Passes reports on. A fault in one is told once a kind and never reaches the stage, which is worth more than its records."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._told: set[str] = set()
+
+    def begin(self, build_id: str) -> None:
+        self._pass_on("begin", build_id)
+
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        self._pass_on("progress", done, total, unit, figures)
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        self._pass_on("metrics", values)
+
+    def _pass_on(self, kind: str, *values: Any) -> None:
+        try:
+            getattr(self._reporter, kind)(*values)
+        except Exception as error:
+            if kind not in self._told:
+                self._told.add(kind)
+                log.warning("reporting (%s) failed, the stage goes on: %s: %s", kind, type(error).__name__, error)
 
 
 @dataclass(slots=True)
@@ -92,14 +127,16 @@ class Build:
     """A stage's view of the artifact it is making.
 
     Write files below `path` (relative names without a leading `_`), scratch that a next try may use below
-    `scratch`, and count what is dropped in `counters`, under names such as `dropped/too_short`.
+    `scratch`, and count what is dropped in `counters`, under names such as `dropped/too_short`. `build_id` names
+    this artifact's making: every try at the same unfinished artifact has the same.
     """
 
     path: str
     inputs: Mapping[str, str]  # input's name -> path
     execution: Execution
     fingerprint: str
-    report: Reporter = silent
+    build_id: str = ""
+    report: Reporter = SILENT
     counters: Counter[str] = field(default_factory=Counter)
     shared: dict[str, Any] = field(default_factory=dict)  # what the build's steps hold in common, such as an engine
     cleanup: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # ends it; left when the stage ends
@@ -212,7 +249,7 @@ def execute(
     *,
     execution: Execution | None = None,
     force: bool = False,
-    report: Reporter = silent,
+    report: Reporter = SILENT,
 ) -> Result:
     """Make the artifact of `stage` at `out`, unless it is there already.
 
@@ -230,11 +267,19 @@ def execute(
         manifest = artifact.read_manifest(out)
         if manifest.fingerprint == fingerprint:
             return Result(artifact=out, cached=True, seconds=time.perf_counter() - started, manifest=manifest)
-    _claim(stage, out, fingerprint, force)
+    build_id = _claim(stage, out, fingerprint, force)
     with locked(out) as still_ours:
         # workers stand elsewhere: no path may depend on where this process stands
         places = {name: storage.absolute(path) for name, path in inputs.items()}
-        build = Build(path=storage.absolute(out), inputs=places, execution=execution, fingerprint=fingerprint, report=report)
+        build = Build(
+            path=storage.absolute(out),
+            inputs=places,
+            execution=execution,
+            fingerprint=fingerprint,
+            build_id=build_id,
+            report=_Guarded(report),
+        )
+        build.report.begin(build_id)
         with build.cleanup:
             outcome = stage.run(config, build)
         storage.remove(build.scratch)
@@ -243,6 +288,7 @@ def execute(
             stage=stage.name,
             version=stage.version,
             fingerprint=fingerprint,
+            build=build_id,
             parents=parents,
             config=config.model_dump(mode="json"),
             files=artifact.hash_files(out, artifact.data_files(out), stage.volatile),
@@ -262,7 +308,7 @@ def execute(
 
 
 def join_execution(
-    stage: Stage, config: StageConfig, inputs: Mapping[str, str], out: str, *, execution: Execution, report: Reporter = silent
+    stage: Stage, config: StageConfig, inputs: Mapping[str, str], out: str, *, execution: Execution, report: Reporter = SILENT
 ) -> None:
     """Take part in a stage that another machine executes at the same `out` (a shared directory), without owning it.
 
@@ -271,7 +317,7 @@ def join_execution(
     parents = {name: hashing.input_fingerprint(path) for name, path in inputs.items()}
     fingerprint = stage.fingerprint(config, parents)
     deadline = time.monotonic() + JOIN_SECONDS
-    while (_read_building(storage.join(out, BUILDING)) or {}).get("fingerprint") != fingerprint:  # the owner claims it first
+    while (begun := _read_building(storage.join(out, BUILDING)) or {}).get("fingerprint") != fingerprint:  # the owner claims it
         if artifact.is_artifact(out) and artifact.read_manifest(out).fingerprint == fingerprint:
             return
         if time.monotonic() > deadline:
@@ -279,7 +325,15 @@ def join_execution(
                 f"{out} is not being built with these settings by the first machine; start it there with the same options"
             )
         time.sleep(0.2)
-    stage.run(config, Build(path=out, inputs=dict(inputs), execution=execution, fingerprint=fingerprint, report=report))
+    build = Build(
+        path=out,
+        inputs=dict(inputs),
+        execution=execution,
+        fingerprint=fingerprint,
+        build_id=begun.get("build", ""),
+        report=_Guarded(report),
+    )
+    stage.run(config, build)
 
 
 def _remove_torn_files(out: str) -> None:
@@ -289,8 +343,12 @@ def _remove_torn_files(out: str) -> None:
             storage.remove(storage.join(out, name))
 
 
-def _claim(stage: Stage, out: str, fingerprint: str, force: bool) -> None:
-    """Make `out` ours to build in, keeping the scratch of an interrupted build of the same artifact."""
+def _claim(stage: Stage, out: str, fingerprint: str, force: bool) -> str:
+    """Make `out` ours to build in, keeping the scratch and the build id of an interrupted build of the same artifact.
+
+    Returns:
+        The build id.
+    """
     building = storage.join(out, BUILDING)
     if storage.exists(out) and not storage.is_dir(out):
         raise UsageError(f"{out} is a file; name a directory that does not exist yet")
@@ -320,8 +378,17 @@ def _claim(stage: Stage, out: str, fingerprint: str, force: bool) -> None:
             for name in {name.split("/", 1)[0] for name in storage.list_files(out)} - {LOCK}:  # no empty directory stays
                 storage.remove(storage.join(out, name))
     storage.make_dirs(out)
-    mark = {"stage": stage.name, "fingerprint": fingerprint}
+    build_id = _build_id(begun, fingerprint)
+    mark = {"stage": stage.name, "fingerprint": fingerprint, "build": build_id}
     storage.write_bytes(building, artifact.canonical_json(mark).encode())
+    return build_id
+
+
+def _build_id(begun: Mapping[str, Any] | None, fingerprint: str) -> str:
+    """That of the interrupted build which goes on, else a new one."""
+    if begun is not None and begun.get("fingerprint") == fingerprint and begun.get("build"):
+        return str(begun["build"])
+    return uuid.uuid4().hex
 
 
 def _read_building(path: str) -> dict[str, Any] | None:

@@ -90,8 +90,8 @@ class Sample:
                 done += len(text)
                 if done - told >= REPORT_EVERY:
                     told = done
-                    report(min(done, self.cut.size), self.cut.size, "bytes", {"step": "read"})
-            report(0, None, "", {"step": "learn"})
+                    report.progress(min(done, self.cut.size), self.cut.size, "bytes", {"step": "read"})
+            report.progress(0, None, "", {"step": "learn"})
 
         return read
 

@@ -45,7 +45,7 @@ def run(config: ToyConfig, build: Build) -> Outcome:
             time.sleep(0.02)
         raise Stopped("stopped at step 7, checkpoint saved; run again to go on")
     for done in range(3):
-        build.report(done + 1, 3, "steps", {"loss": 1.0 / (done + 1)})
+        build.report.progress(done + 1, 3, "steps", {"loss": 1.0 / (done + 1)})
     build.counters["seen"] += 5
     if rank == 0:
         storage.write_bytes(build.file("out.txt"), os.environ["WORLD_SIZE"].encode())
