@@ -123,8 +123,9 @@ def test_the_same_command_goes_on(
     else:
         ranks = [child for child in psutil.Process(process.pid).children(recursive=True) if "model.worker" in child.cmdline()]
         ranks[1].kill()
-        process.communicate(timeout=60)
+        _, told = process.communicate(timeout=60)
         assert process.returncode == 1
+        assert "pretrain rank 1 was killed (SIGKILL; out of memory?); its output is in" in told.splitlines()[-1]
     begun: dict[str, Any] = json.loads((building(place) / "_building.json").read_text())
     logged = (building(place) / "metrics.jsonl").read_text().count("\n")
     saved = max(int(path.name.removeprefix("step-")) for path in building(place).glob("checkpoints/step-*"))
