@@ -1,7 +1,7 @@
 """Run a stage in processes of its own, one a rank, and bring its progress, outcome and errors back.
 
 The processes start in sessions of their own and die with this one (they ask the kernel for it). On a stop
-(SIGTERM, Ctrl-C, a cancelled flow) the ranks get SIGTERM and 25 seconds to save a checkpoint. When one rank
+(SIGTERM, Ctrl-C, a cancelled flow) the ranks get SIGTERM and `execution.grace_seconds` to save a checkpoint. When one rank
 fails or dies, the others are ended too, so nothing waits for a peer that will never answer. A rank that something else killed
 is what is told: its peers only say that it is gone. Output goes to `_logs/` in the artifact's directory.
 """
@@ -27,7 +27,6 @@ from pipeline.job import LOGS as LOGS
 from pipeline.job import local_directory as local_directory
 from pipeline.stage import Build, Execution, Outcome, Stage, StageConfig
 
-GRACE_SECONDS = 25.0  # for a checkpoint after SIGTERM; Kubernetes and Prefect allow 30
 PEER_SECONDS = 5.0  # for the other ranks to notice that one has failed
 JOB = "job.json"  # in LOGS: how the stage was last begun, for `cloze resume`
 # A training step allocates and frees hundreds of megabytes. By default glibc gives them back to the kernel and takes them again,
@@ -73,6 +72,7 @@ class _Ranks:
         self.final: dict[int, dict[str, Any]] = {}  # rank -> its last event
         self.first_failed: int | None = None  # the others are ended for its sake
         self.killed: int | None = None  # the first rank that a signal ended which we did not send
+        self.grace = build.execution.grace_seconds
         self.logs = local_directory(build.path) / LOGS
 
     def run(self) -> Outcome:
@@ -87,7 +87,7 @@ class _Ranks:
                 selector.register(stream, selectors.EVENT_READ, (rank, bytearray()))
             self._watch(selector)
         except BaseException as error:
-            self._stop(GRACE_SECONDS)
+            self._stop(self.grace)
             with suppress(Exception):  # the ranks' last words do not matter more than why they were ended
                 self._drain(selector)
             asked = not isinstance(error, Exception)  # KeyboardInterrupt and Prefect's termination; anything else is a fault
@@ -128,7 +128,7 @@ class _Ranks:
             self._look_for_failures()
             if self.first_failed is not None and deadline is None:
                 stopping = self._failure(self.first_failed) == Stopped.exit_code
-                deadline = time.monotonic() + (GRACE_SECONDS if stopping else PEER_SECONDS)
+                deadline = time.monotonic() + (self.grace if stopping else PEER_SECONDS)
             if deadline is not None and time.monotonic() > deadline:
                 break
             if all(p.poll() is not None for p in self.processes) and not selector.select(timeout=0):

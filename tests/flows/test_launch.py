@@ -31,9 +31,9 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
 
 
-def run(out: Path, processes: int = 1, report: Reporter = SILENT, **config: Any) -> Result:
+def run(out: Path, processes: int = 1, report: Reporter = SILENT, grace: float = 25.0, **config: Any) -> Result:
     stage = dataclasses.replace(STAGE, run=launch.in_process(STAGE, "tests.flows.toy", parallel=True))
-    execution = Execution(processes=processes)
+    execution = Execution(processes=processes, grace_seconds=grace)
     return execute(stage, ToyConfig(**config), {}, str(out), execution=execution, report=report)
 
 
@@ -137,6 +137,17 @@ def test_a_fault_in_reporting_is_told_once_and_stops_nothing(tmp_path: Path, cap
     assert [record.message for record in caplog.records] == [
         f"reporting ({kind}) failed, the stage goes on: OSError: the disk is full" for kind in ("begin", "progress", "metrics")
     ]
+
+
+@pytest.mark.parametrize(("grace", "error"), [(0.5, KeyboardInterrupt), (25.0, Stopped)])
+def test_a_stop_waits_for_as_long_as_it_is_told(tmp_path: Path, grace: float, error: type[BaseException]) -> None:
+    class Interrupting(Reporter):
+        def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(error):
+        run(tmp_path / "a", report=Interrupting(), grace=grace, act="slow")
+    assert living(tmp_path / "a") == []
 
 
 SCRIPT = """
