@@ -14,7 +14,7 @@ from model.hub.export_stage import STAGE, ExportConfig
 from model.hub.read import import_directory
 from model.hub.table import HUBS
 from model.tasks.heads import SequenceClassifier
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 from tests.parity.families import FORWARD, GRADIENTS, Case, at_real, their_inputs, their_logits, transformers, without_copies
 from tests.tiny_models import tiny_batch, write_checkpoint, write_tokenizer
 

@@ -13,7 +13,7 @@ from model.families.table import restore
 from model.hub.export_stage import STAGE, ExportConfig
 from model.hub.table import hub_of
 from model.objectives import objectives, total_loss
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 from tests.parity.test_bert import TOLERANCE, their_inputs, their_labels
 from tests.tiny_models import tiny_batch, tiny_config, tiny_model, write_checkpoint
 
