@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
+import random
 import time
 from pathlib import Path
 
@@ -16,12 +18,18 @@ FORK = multiprocessing.get_context("fork")
 
 
 def _come_and_go(out: Path, seconds: float, told: multiprocessing.Queue) -> None:
-    """Take the lock and let go of it, again and again; nobody else may be inside meanwhile."""
+    """Take the lock and let go of it, again and again; nobody else may be inside meanwhile.
+
+    Of a slow machine: between opening the lock file and locking it others come and go.
+    """
+    flock = fcntl.flock
+    fcntl.flock = lambda *given: (time.sleep(random.random() / 500), flock(*given))[1]  # type: ignore[assignment]
     inside, times, end = out.with_name("inside"), 0, time.monotonic() + seconds
     while time.monotonic() < end:
         try:
             with locked(str(out)):
                 os.close(os.open(inside, os.O_CREAT | os.O_EXCL))  # fails if another is there
+                time.sleep(0.001)
                 os.unlink(inside)
                 times += 1
         except UsageError:
@@ -63,8 +71,6 @@ def test_who_holds_it_is_told_and_a_failure_leaves_no_file(tmp_path: Path) -> No
 
 def test_a_look_at_the_lock_refuses_nobody(tmp_path: Path) -> None:
     """`cloze status` holds it for a moment to see whether it is held."""
-    import fcntl
-
     out = tmp_path / "out"
     out.mkdir()
     with open(out / LOCK, "w") as handle:
