@@ -90,7 +90,7 @@ def source_fingerprints(sources: Iterable[Source]) -> dict[str, str]:
     for source in sources:
         for split in source.splits():
             files = find_reader(source.kind).files(split)
-            hashes = fingerprints.file_hashes(path for _, path in files)
+            hashes = fingerprints.file_fingerprints(path for _, path in files)
             scope = f"{split.name}:" if len(files) != 1 or files[0][0] != split.name else ""
             if split.fields:
                 scope = f"{json.dumps(dict(split.fields), sort_keys=True)}:{scope}"
@@ -109,7 +109,7 @@ def expand(sources: Iterable[Source]) -> tuple[list[Part], int]:
         cuts: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], list[Split]] = {}
         for split in source.splits():
             files = find_reader(source.kind).files(split)
-            hashes = fingerprints.file_hashes(path for _, path in files)
+            hashes = fingerprints.file_fingerprints(path for _, path in files)
             whole = (
                 fingerprints.combine((name, hashes[path]) for name, path in files) if len(files) != 1 else hashes[files[0][1]]
             )

@@ -93,7 +93,7 @@ class CorpusConfig(TextConfig):
         """`source/KIND` and `decontaminate`: one hash over names and bytes of all files, whatever their order and place."""
         found = source_fingerprints(self.sources)
         if self.decontaminate:
-            hashes = fingerprints.file_hashes(path for _, path in self.task_files())
+            hashes = fingerprints.file_fingerprints(path for _, path in self.task_files())
             found["decontaminate"] = fingerprints.combine({(name, hashes[path]) for name, path in self.task_files()})
         return found
 
@@ -102,7 +102,7 @@ class CorpusConfig(TextConfig):
         from pipeline.corpus.dedup.task_files import task_files
 
         named = {file for path in self.decontaminate for file in task_files(path)}
-        hashes = fingerprints.file_hashes(path for _, path in named)
+        hashes = fingerprints.file_fingerprints(path for _, path in named)
         return list({(name, hashes[path]): (name, path) for name, path in sorted(named)}.values())
 
     def text(self) -> dict[str, Any]:
