@@ -53,7 +53,17 @@ def test_verify_names_the_damage(tmp_path: Path, damage, expected: str) -> None:
 
 
 def test_versions_of_the_libraries_that_shape_text_are_recorded() -> None:
-    text = {"ftfy", "resiliparse", "fastwarc", "phonenumberslite", "lxml", "sentencex", "py3langid", "sentencepiece", "tokenizers"}
+    text = {
+        "ftfy",
+        "resiliparse",
+        "fastwarc",
+        "phonenumberslite",
+        "lxml",
+        "sentencex",
+        "py3langid",
+        "sentencepiece",
+        "tokenizers",
+    }
     assert text <= set(artifact.package_versions())
     declared = (REPOSITORY / "pyproject.toml").read_text()
     misspelt = [name for name in artifact.RECORDED_PACKAGES if not re.search(rf'"{re.escape(name)}[">=<\[]', declared)]
