@@ -31,9 +31,9 @@ COMMANDS = {
     "resume": "train",
     "finetune": "train",
     "evaluate": "train",
-    "export": "infer",
-    "import": "infer",
-    "fill-mask": "infer",
+    "export": "checkpoint",
+    "import": "checkpoint",
+    "fill-mask": "checkpoint",
     "fetch": "fetch",
     "ui": "ui",
 }
