@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.core import artifact
 from pipeline.core.errors import ClozeError
-from pipeline.core.stage import Result
+from pipeline.core.execute import Result
 from pipeline.dataset import disk, seen_documents, shards
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab

@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 from pipeline.tokenizer import load
 from pipeline.tokenizer.special import SpecialTokens
 from pipeline.vocab.measure import measure
@@ -27,7 +27,7 @@ CONFIG = {"size": 300, "sample_bytes": 40_000}
 DRIVER = """
 import sys
 from pipeline.vocab.stage import STAGE, VocabConfig
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 for kind, size in (("wordpiece", 300), ("bpe", 400), ("unigram", 150)):
     config = VocabConfig(kind=kind, size=size, sample_bytes=40_000)
     print(execute(STAGE, config, {"corpus": sys.argv[1]}, sys.argv[2] + kind).manifest.content_sha256)
