@@ -16,7 +16,7 @@ import pytest
 from pipeline.core import artifact
 from pipeline.core.errors import ClozeError
 from pipeline.core.stage import Result
-from pipeline.dataset import disk, seen_documents, shards
+from pipeline.dataset import disk, document_keys, shards
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
 
@@ -68,7 +68,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
     """The units that are done, by step, while the context lasts."""
     done: dict[str, list[str]] = {"rows": [], "shards": []}
     with monkeypatch.context() as patch:
-        for step, kind in (("rows", seen_documents.MakeDocumentPart), ("shards", shards.MakeShard)):
+        for step, kind in (("rows", document_keys.MakeNewPart), ("shards", shards.MakeShard)):
             original = kind.__call__
 
             def call(self: object, unit: dict[str, object], original=original, step: str = step) -> dict[str, object]:

@@ -14,7 +14,7 @@ from pipeline.tokenizer import files, load, sentencepiece_model
 from pipeline.tokenizer.special import SpecialTokens
 from pipeline.tokenizer.tokenizer import Tokenizer
 from pipeline.vocab.trainers import bpe
-from tests.pipeline.vocab.test_kinds import SETTINGS, TRAINING, trained_spiece
+from tests.pipeline.tokenizer.texts import SETTINGS, TRAINING, trained_spiece
 
 
 @pytest.fixture(scope="module")
