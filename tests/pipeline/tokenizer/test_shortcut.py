@@ -17,7 +17,7 @@ from pipeline.tokenizer.tokenizer import Tokenizer
 from pipeline.tokenizer.word_cache import Cuts
 from pipeline.vocab.trainers import bpe, unigram
 from tests.pipeline.corpus.corpora import made_documents
-from tests.pipeline.tokenizer.texts import AWKWARD, BLANKS, MARKS, SETTINGS, TRAINING, trained_spiece
+from tests.pipeline.tokenizer.texts import AWKWARD, BLANKS, MARKS, TRAINING, trained_spiece
 
 texts = st.lists(
     st.lists(
@@ -31,8 +31,10 @@ texts = st.lists(
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     """Every way in which the shortcut cuts, and every kind."""
-    gpt = bpe.train(lambda: iter(TRAINING), size=400, lowercase=False, **SETTINGS)
-    sentencepiece = unigram.train(lambda: iter(TRAINING), size=200, lowercase=True, **SETTINGS)
+    gpt = bpe.train(lambda: iter(TRAINING), bpe.BpeOptions(), size=400, lowercase=False, strip_accents=None)
+    sentencepiece = unigram.train(
+        lambda: iter(TRAINING), unigram.UnigramOptions(limit_alphabet=100), size=200, lowercase=True, strip_accents=None
+    )
     prefixed = tokenizers.Tokenizer.from_str(gpt.to_str())
     prefixed.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     composed = tokenizers.Tokenizer.from_str(gpt.to_str())

@@ -69,7 +69,6 @@ MARKS = [
     "\u0345",
     "\u1161",
 ]
-SETTINGS = {"strip_accents": None, "min_frequency": 2, "limit_alphabet": 100}
 
 
 def trained_spiece(directory: Path, **options) -> str:
