@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.core.config import StageConfig
+from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.errors import DataError, UsageError, did_you_mean
 from pipeline.core.options import composed
 from pipeline.core.stage import Build, Outcome, Stage
@@ -50,13 +50,13 @@ class VocabConfig(_OfTrainers):
     """Remove accents. None: where case is removed (BERT), always (ALBERT); RoBERTa cannot."""
     sample_bytes: int = Field(default=100_000_000, ge=1)
     """UTF-8 bytes of text to train on, or to choose words from; whole documents, in an order drawn from their keys."""
-    import_path: str | None = None
+    import_path: InputPath | None = None
     """A tokenizer to take over as it is: all that `pipeline.tokenizer.load` reads."""
-    extend_path: str | None = None
+    extend_path: InputPath | None = None
     """A tokenizer to extend by whole words; its ids stay."""
     add: int = Field(default=0, ge=0)
     """Words to add to it, those that shorten the corpus most."""
-    words_path: str | None = None
+    words_path: InputPath | None = None
     """A file of words to add before those, one a line."""
 
     @field_validator("kind")
@@ -77,10 +77,6 @@ class VocabConfig(_OfTrainers):
         if self.base is not None and (self.size or self.strip_accents is not None):
             raise ValueError("size and strip_accents are for training; a tokenizer taken over has its own: leave them out")
         return self
-
-    @classmethod
-    def path_fields(cls) -> tuple[str, ...]:
-        return ("import_path", "extend_path", "words_path")
 
     @property
     def base(self) -> str | None:
@@ -216,4 +212,13 @@ def _write_words(build: Build, words: list[Word], tokenizer: Tokenizer) -> None:
     storage.write_bytes(build.file(WORDS), "".join(f"{line}\n" for line in lines).encode())
 
 
-STAGE = Stage(name="vocab", version=VERSION, config=VocabConfig, run=run, optional_inputs=("corpus",), volatile=(REPORT,))
+STAGE = Stage(
+    name="vocab",
+    version=VERSION,
+    config=VocabConfig,
+    run=run,
+    optional_inputs=("corpus",),
+    volatile=(REPORT,),
+    worker="pipeline",
+    headline=lambda summary: f"{summary['size']:,} pieces",
+)
