@@ -7,7 +7,6 @@ import math
 from torch import Tensor
 
 from model.layers.cross_entropy import summed_cross_entropy
-from model.layers.layout import begins
 from model.layers.unmask import unmask
 from model.objectives import IGNORE, Batch, LossSum, Objective, Outputs
 
@@ -31,10 +30,8 @@ def count(batch: Batch) -> int:
 
 def _targets(batch: Batch) -> Tensor:
     """Which tokens are named from those before: all but the first of a sequence, bool [B, L - 1]."""
-    real = batch["attention_mask"]
-    if "sequence_starts" in batch:
-        real = real & ~begins(batch["sequence_starts"], real)
-    return real[:, 1:]
+    real = batch["attention_mask"][:, 1:]
+    return real & ~batch["sequence_first"][:, 1:] if "sequence_first" in batch else real
 
 
 OBJECTIVE = Objective(name="lm", score=score, count=count, chance=math.log)
