@@ -25,8 +25,8 @@ def status(name: str | None, as_json: bool) -> None:
 
     from flows.cli import emit
     from flows.graph import plan
-    from flows.views import terminal
     from pipeline.core.errors import DataError, did_you_mean
+    from pipeline.core.humanize import duration
 
     runs = plan.runs_directory()
     names = sorted(path.parent.name for path in runs.glob(f"*/{plan.STATE}"))
@@ -40,7 +40,7 @@ def status(name: str | None, as_json: bool) -> None:
     for run in [name] if name else names:
         for row in _stages(runs / run):
             found.append({"run": run, **row})
-            took = terminal.seconds_text(row["seconds"]) if row["seconds"] is not None else ""
+            took = duration(row["seconds"]) if row["seconds"] is not None else ""
             table.add_row(run, row["stage"], row["state"], row["made"] or "", took, row["artifact"])
     if as_json:
         emit({"runs": found})

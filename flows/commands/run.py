@@ -149,6 +149,7 @@ def _show_plan(session: Session, as_json: bool) -> None:
 
     from flows.cli import emit
     from flows.views import terminal
+    from pipeline.core.humanize import duration
 
     if as_json:
         steps = [
@@ -167,8 +168,6 @@ def _show_plan(session: Session, as_json: bool) -> None:
     if not todo:
         out.print("\nNothing to do.")
     elif len(known) == len(todo):
-        out.print(
-            f"\n{len(todo)} of {len(session.steps)} stages would run; the last time they took {terminal.seconds_text(sum(known))}."
-        )
+        out.print(f"\n{len(todo)} of {len(session.steps)} stages would run; the last time they took {duration(sum(known))}.")
     else:
         out.print(f"\n{len(todo)} of {len(session.steps)} stages would run.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from model.families.table import FAMILIES, config_class
+from pipeline.core.config import Tag
 from pipeline.core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class ModelConfig(BaseModel):
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "pair": {"num_labels": 2}}
     compiles: ClassVar[bool] = True
 
-    family: str = "bert"
+    family: Tag[str] = "bert"
     vocab_size: Annotated[int, Field(ge=0)] = 0
     hidden_size: Size = 768
     num_hidden_layers: Size = 12

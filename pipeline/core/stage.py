@@ -67,14 +67,24 @@ class Outcome:
     summary: dict[str, Any] = field(default_factory=dict)
 
 
+def no_headline(summary: Mapping[str, Any]) -> str:
+    """Of a stage that has no figures to show."""
+    del summary
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A row in the table of stages.
+    """All that there is to say of a stage, beside its module's place in the table of stages (flows/graph/stages.py).
 
     Attributes:
+        version: raised when the same input gives other output, or a default of the config changes; a golden test looks after both.
         inputs: the names of the artifacts it reads; a name is that of the stage that makes it.
-        version: raised when the same input gives other output; beside the function, checked by a golden test.
         volatile: patterns of files whose bytes hold times, left out of the content hash.
+        worker: the package whose module `worker` runs it in a process of its own; None: it runs in the process that asks for it.
+        parallel: whether it runs as several such processes, one a rank.
+        outputs: the keys of its summary that hold paths relative to the artifact.
+        headline: a short line for the terminal, from its summary: the figures that say most about the result.
     """
 
     name: str
@@ -84,6 +94,10 @@ class Stage:
     inputs: tuple[str, ...] = ()
     optional_inputs: tuple[str, ...] = ()
     volatile: tuple[str, ...] = ()
+    worker: str | None = None
+    parallel: bool = False
+    outputs: tuple[str, ...] = ()
+    headline: Callable[[Mapping[str, Any]], str] = no_headline
 
     def fingerprint(self, config: StageConfig, parents: Mapping[str, str]) -> str:
         """Args: parents: the fingerprints of the input artifacts by name."""

@@ -7,11 +7,13 @@ With the input `append`, a finished dataset, its shards are taken over as they a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
+from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Outcome, Stage
 from pipeline.dataset.config import ExampleConfig
 from pipeline.dataset.pairs import PAIRINGS
@@ -167,6 +169,18 @@ def _train_shards(config: DatasetConfig, base: Base | None, rows: int) -> int:
     return config.shards if base is None else min(99_999, max(1, round(rows / base.rows_a_shard)))
 
 
+def headline(summary: Mapping[str, Any]) -> str:
+    """Rows, pieces of text read, and shards."""
+    return f"{summary['rows']:,} rows, {si(summary['tokens'])} tokens read, {summary['shards']} shards"
+
+
 STAGE = Stage(
-    name="dataset", version=VERSION, config=DatasetConfig, run=run, inputs=("corpus", "vocab"), optional_inputs=("append",)
+    name="dataset",
+    version=VERSION,
+    config=DatasetConfig,
+    run=run,
+    inputs=("corpus", "vocab"),
+    optional_inputs=("append",),
+    worker="pipeline",
+    headline=headline,
 )

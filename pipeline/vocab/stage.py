@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.core.config import StageConfig
+from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.errors import DataError, UsageError, did_you_mean
 from pipeline.core.stage import Build, Outcome, Stage
 from pipeline.tokenizer import TRAINERS
@@ -53,10 +53,10 @@ class VocabConfig(StageConfig):
     min_frequency: int = Field(default=2, ge=1)
     limit_alphabet: int = Field(default=1000, ge=1)
     sample_bytes: int = Field(default=100_000_000, ge=1)
-    import_path: str | None = None
-    extend_path: str | None = None
+    import_path: InputPath | None = None
+    extend_path: InputPath | None = None
     add: int = Field(default=0, ge=0)
-    words_path: str | None = None
+    words_path: InputPath | None = None
 
     @field_validator("kind")
     @classmethod
@@ -76,10 +76,6 @@ class VocabConfig(StageConfig):
         if self.base is not None and (self.size or self.strip_accents is not None):
             raise ValueError("size and strip_accents are for training; a tokenizer taken over has its own: leave them out")
         return self
-
-    @classmethod
-    def path_fields(cls) -> tuple[str, ...]:
-        return ("import_path", "extend_path", "words_path")
 
     @property
     def base(self) -> str | None:
@@ -216,4 +212,13 @@ def _write_words(build: Build, words: list[Word], tokenizer: Tokenizer) -> None:
     storage.write_bytes(build.file(WORDS), "".join(f"{line}\n" for line in lines).encode())
 
 
-STAGE = Stage(name="vocab", version=VERSION, config=VocabConfig, run=run, optional_inputs=("corpus",), volatile=(REPORT,))
+STAGE = Stage(
+    name="vocab",
+    version=VERSION,
+    config=VocabConfig,
+    run=run,
+    optional_inputs=("corpus",),
+    volatile=(REPORT,),
+    worker="pipeline",
+    headline=lambda summary: f"{summary['size']:,} pieces",
+)
