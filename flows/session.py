@@ -7,20 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 
 from flows.graph import config as configs
-from flows.graph import plan
+from flows.graph import made, overrides, plan, stages
 from flows.tracking.spool import Spool, tracking_uri
 from flows.views import terminal
+from flows.views.live import StageDisplay
 from pipeline.core.errors import Stopped
 from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Result
 
-StageName = Literal["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
+if TYPE_CHECKING:
+    StageName = str
+else:
+    StageName = Literal[tuple(stages.TABLE)]  # the choices of the form that the Prefect UI shows
 EXPERIMENT = "cloze"
 
 
@@ -31,11 +35,16 @@ class RunParameters(BaseModel):
 
     config: str = Field(default="demo", description="A preset's name, or the path of a YAML file")
     overrides: dict[str, Any] = Field(
-        default_factory=dict, description="Config values by dotted key, such as pretrain.steps: 200"
+        default_factory=dict, description="Config values by dotted key, such as pretrain.steps: 200, or nested"
     )
     start_from: StageName | None = Field(default=None, description="Run this stage and all after it, whatever is there")
     only: StageName | None = Field(default=None, description="Run this stage alone; its inputs must be there")
     force: list[StageName] = Field(default_factory=list, description="Run these stages again, whatever is there")
+
+    @field_validator("overrides", mode="before")
+    @classmethod
+    def _nested(cls, value: Any) -> Any:
+        return overrides.nest(value) if isinstance(value, Mapping) else value
 
 
 class Session:
@@ -44,16 +53,35 @@ class Session:
     Attributes:
         steps: the plan.
         results: the results so far, in order.
+        failure: what a stage raised, if one did.
     """
 
-    def __init__(self, parameters: RunParameters, screen: Console | None = None) -> None:
-        import json
-
-        overrides = [f"{key}={json.dumps(value)}" for key, value in parameters.overrides.items()]
-        self.config = configs.load(parameters.config, overrides)
-        self.steps = plan.plan(self.config, start=parameters.start_from, only=parameters.only, force=parameters.force)
+    def __init__(
+        self,
+        parameters: RunParameters,
+        screen: Console | None = None,
+        *,
+        run_id: str | None = None,
+        made_steps: made.MadeSteps | None = None,
+    ) -> None:
+        """Args:
+        run_id: names a run that other processes may try again; what it forces is forced once.
+        made_steps: what earlier tries in this process have made.
+        """
+        self.parameters = parameters
+        self.config = configs.load(parameters.config, parameters.overrides)
+        place = self.directory / made.DIRECTORY / f"{run_id}.json" if run_id else None
+        self.made = made_steps or made.MadeSteps(place)
+        self.steps = plan.plan(
+            self.config,
+            start=parameters.start_from,
+            only=parameters.only,
+            force=parameters.force,
+            done=self.made.fingerprints,
+        )
         self.screen = screen or terminal.console()
         self.results: list[Result] = []
+        self.failure: BaseException | None = None
         self.spool: Spool | None = None
         self._parent = ""
 
@@ -64,6 +92,10 @@ class Session:
     @property
     def nothing_to_do(self) -> bool:
         return all(step.cached for step in self.steps)
+
+    def rest(self) -> Session:
+        """A session of the same run that does what this one has left undone, and forces nothing twice."""
+        return Session(self.parameters, self.screen, made_steps=self.made)
 
     def __enter__(self) -> Session:
         runs = plan.runs_directory()
@@ -82,11 +114,21 @@ class Session:
                 f"[yellow]MLflow at {self.spool.uri} did not take all records;[/] they wait in {where} for the next run"
             )
 
+    def attempt(self, step: plan.Step) -> Result:
+        """Run one step, and remember how that ended: made, or failed with an error of its own."""
+        try:
+            result = self.run_one(step)
+        except BaseException as error:
+            self.failure = error
+            raise
+        self.made.add(step.fingerprint)
+        return result
+
     def run_one(self, step: plan.Step) -> Result:
         """Run one step, with its live line, its child run in MLflow if it is made, and its line in the results."""
         assert self.spool is not None
         with (
-            terminal.StageDisplay(step.name, self.screen) as display,
+            StageDisplay(step.name, self.screen) as display,
             _Record(step, self.spool, self._parent, display) as record,
         ):
             result = plan.run_step(step, self.config, record)
@@ -145,7 +187,8 @@ def _status(error: BaseException | None) -> str:
 def run_session(session: Session, call: Callable[[plan.Step, Callable[[plan.Step], Result]], Any]) -> Sequence[Result]:
     """Run all steps of an entered session; `call(step, function)` calls the function, in a task or straight."""
     for step in session.steps:
-        call(step, session.run_one)
+        call(step, session.attempt)
+    session.made.forget()
     return session.results
 
 
