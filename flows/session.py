@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
+from rich.markup import escape
 
 from flows.graph import config as configs
 from flows.graph import made, overrides, plan, stages
@@ -112,6 +113,12 @@ class Session:
             where = self.spool.directory
             self.screen.print(
                 f"[yellow]MLflow at {self.spool.uri} did not take all records;[/] they wait in {where} for the next run"
+            )
+        refused = self.spool.refused()
+        if refused:
+            reason = next(iter(refused))
+            self.screen.print(
+                f"[yellow]MLflow refused {refused.total()} records[/] (the first: {escape(reason)}); they are set aside, `cloze doctor` lists them"
             )
 
     def attempt(self, step: plan.Step) -> Result:

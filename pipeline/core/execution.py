@@ -63,9 +63,10 @@ class Execution(BaseModel):
     keep_checkpoints: int = Field(default=2, ge=1)
     """The newest checkpoints that are kept."""
 
+    # Kubernetes and Prefect allow 30 seconds by default: give them more, too, where a checkpoint is large (BERT-large with Adam's
+    # state: four gigabytes) or the disk slow.
     grace_seconds: float = Field(default=25.0, ge=0)
-    """Seconds that a stopped training may take to save its checkpoint before it is killed; where that is long, give Kubernetes and
-    Prefect, which allow 30, more too."""
+    """Seconds that a stopped training may take to save its checkpoint, before it is killed."""
 
     compile: bool | None = None
     """Whether torch.compile compiles the training step; without it, where it pays."""
