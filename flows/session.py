@@ -7,26 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 from rich.markup import escape
 
+from flows.graph import begun, overrides, plan, stages
 from flows.graph import config as configs
-from flows.graph import made, overrides, plan, stages
 from flows.tracking.spool import Spool, tracking_uri
 from flows.views import terminal
 from flows.views.live import StageDisplay
-from pipeline.core.errors import Stopped
+from pipeline.core.errors import Stopped, UsageError, did_you_mean
 from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Result
 
-if TYPE_CHECKING:
-    StageName = str
-else:
-    StageName = Literal[tuple(stages.TABLE)]  # the choices of the form that the Prefect UI shows
 EXPERIMENT = "cloze"
+
+
+def _known_stage(name: str) -> str:
+    if name not in stages.TABLE:
+        raise UsageError(f"unknown stage {name!r}; {did_you_mean(name, stages.TABLE)}")
+    return name
+
+
+def _choices(schema: dict[str, Any]) -> None:
+    schema["enum"] = list(stages.TABLE)
+
+
+# A stage of the table; its names are the choices of the form that the Prefect UI shows.
+StageName = Annotated[str, AfterValidator(_known_stage), Field(json_schema_extra=_choices)]
 
 
 class RunParameters(BaseModel):
@@ -63,22 +73,22 @@ class Session:
         screen: Console | None = None,
         *,
         run_id: str | None = None,
-        made_steps: made.MadeSteps | None = None,
+        begun_steps: begun.BegunSteps | None = None,
     ) -> None:
         """Args:
         run_id: names a run that other processes may try again; what it forces is forced once.
-        made_steps: what earlier tries in this process have made.
+        begun_steps: what earlier tries in this process have begun.
         """
         self.parameters = parameters
         self.config = configs.load(parameters.config, parameters.overrides)
-        place = self.directory / made.DIRECTORY / f"{run_id}.json" if run_id else None
-        self.made = made_steps or made.MadeSteps(place)
+        place = self.directory / begun.DIRECTORY / f"{run_id}.json" if run_id else None
+        self.begun = begun_steps or begun.BegunSteps(place)
         self.steps = plan.plan(
             self.config,
             start=parameters.start_from,
             only=parameters.only,
             force=parameters.force,
-            done=self.made.fingerprints,
+            begun=self.begun.fingerprints,
         )
         self.screen = screen or terminal.console()
         self.results: list[Result] = []
@@ -96,7 +106,7 @@ class Session:
 
     def rest(self) -> Session:
         """A session of the same run that does what this one has left undone, and forces nothing twice."""
-        return Session(self.parameters, self.screen, made_steps=self.made)
+        return Session(self.parameters, self.screen, begun_steps=self.begun)
 
     def __enter__(self) -> Session:
         runs = plan.runs_directory()
@@ -122,21 +132,19 @@ class Session:
             )
 
     def attempt(self, step: plan.Step) -> Result:
-        """Run one step, and remember how that ended: made, or failed with an error of its own."""
+        """Run one step, and keep the error that it ends with, if any."""
         try:
-            result = self.run_one(step)
+            return self.run_one(step)
         except BaseException as error:
             self.failure = error
             raise
-        self.made.add(step.fingerprint)
-        return result
 
     def run_one(self, step: plan.Step) -> Result:
         """Run one step, with its live line, its child run in MLflow if it is made, and its line in the results."""
         assert self.spool is not None
         with (
             StageDisplay(step.name, self.screen) as display,
-            _Record(step, self.spool, self._parent, display) as record,
+            _Record(step, self.spool, self._parent, display, self.begun) as record,
         ):
             result = plan.run_step(step, self.config, record)
             record.result(result)
@@ -154,11 +162,12 @@ class _Record(Reporter):
     The build id names the run, so a stage that was killed goes on in the run that it began.
     """
 
-    def __init__(self, step: plan.Step, spool: Spool, parent: str, display: Reporter) -> None:
-        self.step, self.spool, self.parent, self.display = step, spool, parent, display
+    def __init__(self, step: plan.Step, spool: Spool, parent: str, display: Reporter, steps: begun.BegunSteps) -> None:
+        self.step, self.spool, self.parent, self.display, self.steps = step, spool, parent, display, steps
         self.run: str | None = None
 
     def begin(self, build_id: str) -> None:
+        self.steps.add(self.step.fingerprint)
         tags = {"cloze.kind": "stage", "cloze.fingerprint": self.step.fingerprint}
         self.run = self.spool.start_run(self.step.name, self.parent, tags, run=build_id)
         self.spool.params(self.run, self.step.config.model_dump(mode="json"))
@@ -195,7 +204,7 @@ def run_session(session: Session, call: Callable[[plan.Step, Callable[[plan.Step
     """Run all steps of an entered session; `call(step, function)` calls the function, in a task or straight."""
     for step in session.steps:
         call(step, session.attempt)
-    session.made.forget()
+    session.begun.forget()
     return session.results
 
 

@@ -23,27 +23,13 @@ def _overrides(ctx: click.Context, parameter: click.Parameter, values: tuple[str
     return parse(values, "section.key=value, such as pretrain.steps=200", sections=True)
 
 
-def _stages(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Only names of stages; `UsageError` tells the nearest."""
-    from flows.graph import stages
-    from pipeline.core.errors import UsageError, did_you_mean
-
-    del ctx, parameter
-    for name in value if isinstance(value, tuple) else (value,):
-        if name is not None and name not in stages.TABLE:
-            raise UsageError(f"unknown stage {name!r}; {did_you_mean(name, stages.TABLE)}")
-    return value
-
-
 def run_options(command: Command) -> Command:
     """The options that say what a run consists of."""
     for decorate in (
         json_option,
-        click.option("--force", multiple=True, metavar="STAGE", callback=_stages, help="Run STAGE again, whatever is there."),
-        click.option("--only", metavar="STAGE", callback=_stages, help="Run STAGE alone; its inputs must be there."),
-        click.option(
-            "--from", "start_from", metavar="STAGE", callback=_stages, help="Run STAGE and all after it, whatever is there."
-        ),
+        click.option("--force", multiple=True, metavar="STAGE", help="Run STAGE again, whatever is there."),
+        click.option("--only", metavar="STAGE", help="Run STAGE alone; its inputs must be there."),
+        click.option("--from", "start_from", metavar="STAGE", help="Run STAGE and all after it, whatever is there."),
         click.option(
             "--set",
             "overrides",

@@ -61,7 +61,7 @@ def plan(
     start: str | None = None,
     only: str | None = None,
     force: Iterable[str] = (),
-    done: Collection[str] = (),
+    begun: Collection[str] = (),
 ) -> list[Step]:
     """What a run of `config` consists of.
 
@@ -69,7 +69,7 @@ def plan(
         start: run this stage and all after it, whatever is there.
         only: run this stage alone, and plan nothing else; its inputs must be there.
         force: run these stages, whatever is there.
-        done: fingerprints of steps that an earlier try of the same run has made: `start` and `force` count once.
+        begun: fingerprints of steps that an earlier try of the same run has begun: `start` and `force` count once.
 
     Raises:
         UsageError: a name is no stage of this run, or `only` lacks an input.
@@ -92,7 +92,7 @@ def plan(
         there = artifact.is_artifact(place) and artifact.read_manifest(place).fingerprint == fingerprint
         remade = [parent for parent in inputs if parent in steps and steps[parent].why]
         why = ""
-        if name in forced and not (there and fingerprint in done):
+        if name in forced and fingerprint not in begun:
             why = FORCED
         elif not there:
             why = _why(before.get(name), section, stage.version, parents, remade)

@@ -1,4 +1,4 @@
-"""Which steps of one run are made, over all its tries: a step that is forced is forced once.
+"""Which steps of one run were begun, over all its tries: a forced step is begun anew once, and a later try goes on with it.
 
 A try is one start of the same run: Prefect's retry of a flow run, or the plain functions that go on where Prefect was lost.
 """
@@ -13,8 +13,8 @@ from pipeline.core import storage
 DIRECTORY = "_tries"  # in the run's directory: a small file a flow run, until it has made all
 
 
-class MadeSteps:
-    """The fingerprints of the steps that were made. With a path they are kept in that file, for tries by other processes."""
+class BegunSteps:
+    """The fingerprints of the steps that were begun. With a path they are kept in that file, for tries by other processes."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
@@ -23,7 +23,7 @@ class MadeSteps:
             self.fingerprints.update(json.loads(path.read_text(encoding="utf-8")))
 
     def add(self, fingerprint: str) -> None:
-        """A step is made."""
+        """A step is begun: its directory is claimed, and what was there before is gone."""
         self.fingerprints.add(fingerprint)
         if self.path is not None:
             storage.write_bytes(str(self.path), json.dumps(sorted(self.fingerprints)).encode())
