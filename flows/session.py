@@ -19,8 +19,8 @@ from flows.tracking.spool import Spool, tracking_uri
 from flows.views import terminal
 from flows.views.live import StageDisplay
 from pipeline.core.errors import Stopped, UsageError, did_you_mean
+from pipeline.core.execute import Result
 from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Result
 
 EXPERIMENT = "cloze"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flows.session import Session
-    from pipeline.core.stage import Result
+    from pipeline.core.execute import Result
 
 
 @click.command()

@@ -19,7 +19,8 @@ from flows.commands.common import emit
 from flows.commands.spelling import CONFIG, EXECUTION, GENERAL, GROUPS, INPUTS, GroupedOption, Spelled
 
 if TYPE_CHECKING:
-    from pipeline.core.stage import Result, Stage
+    from pipeline.core.execute import Result
+    from pipeline.core.stage import Stage
 
 OF_CONFIG, OF_EXECUTION, OF_INPUTS = "config__", "execution__", "input__"  # prefixes of the parameters' names in Python
 BEAM_OPTION = {"beam_options": Spelled("--beam-option", settings={"metavar": "--NAME=VALUE"})}
@@ -175,8 +176,8 @@ def run_stage(given: Given, more: Callable[[Result], dict[str, Any]] | None = No
     from flows.views import terminal
     from flows.views.live import StageDisplay
     from pipeline.core.config import parse_config
+    from pipeline.core.execute import execute, join_execution
     from pipeline.core.execution import Execution
-    from pipeline.core.stage import execute, join_execution
 
     name, screen = given.stage, terminal.console()
     stage = stages.stage(name)

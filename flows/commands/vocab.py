@@ -12,7 +12,7 @@ from flows.commands.spelling import Spelled
 from flows.commands.stage_command import Given, StageCommand, run_stage
 
 if TYPE_CHECKING:
-    from pipeline.core.stage import Result
+    from pipeline.core.execute import Result
 
 
 @click.command(

@@ -33,7 +33,7 @@ TOOLS: dict[str, str] = {
     "import": "model.hub.import_stage:STAGE",
     "fill-mask": "model.use.fill_mask:STAGE",
     "explain": "pipeline.corpus.explain_stage:STAGE",
-    "compare-vocab": "pipeline.vocab.report_stage:STAGE",
+    "compare-vocab": "pipeline.vocab.compare_stage:STAGE",
     "inspect": "pipeline.dataset.inspect_stage:STAGE",
 }
 

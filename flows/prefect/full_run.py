@@ -12,7 +12,7 @@ from prefect.runtime import flow_run
 
 from flows.graph import plan
 from flows.session import RunParameters, Session, StageName, run_session
-from pipeline.core.stage import Result
+from pipeline.core.execute import Result
 
 ACTIVE: ContextVar[Session | None] = ContextVar("session", default=None)  # the command line's own, whose results it shows
 

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from flows.graph.plan import Step
 from flows.graph.stages import headline
+from pipeline.core.execute import Result
 from pipeline.core.humanize import duration
-from pipeline.core.stage import Result
 
 
 def console() -> Console:

@@ -19,15 +19,9 @@ class CompareConfig(StageConfig):
 
 def run(config: CompareConfig, build: Build) -> Outcome:
     """Measure each; the summary's `report` holds, a tokenizer, its path and the figures of `pipeline.vocab.measure`."""
-    from pipeline import tokenizer
-    from pipeline.corpus.shards import CorpusShards
-    from pipeline.vocab.measure import measure
-    from pipeline.vocab.sample import heldout_sample
+    from pipeline.vocab.compare import compare
 
-    pieces = [tokenizer.load(path) for path in config.tokenizers]
-    documents = list(heldout_sample(CorpusShards.open(build.inputs["corpus"])).sentences())
-    rows = [{"tokenizer": path, **measure(found, documents)} for path, found in zip(config.tokenizers, pieces, strict=True)]
-    return Outcome(summary={"report": rows})
+    return Outcome(summary={"report": compare(build.inputs["corpus"], config.tokenizers)})
 
 
 STAGE = Stage(name="compare-vocab", version=VERSION, config=CompareConfig, run=run, inputs=("corpus",), worker="pipeline")
