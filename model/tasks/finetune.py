@@ -13,7 +13,6 @@ from torch import Tensor
 
 from model import checkpoint
 from model.families.config import ModelConfig
-from model.families.ltr.config import LtrConfig
 from model.families.presets import model_config
 from model.tasks.encode import Encoded, encode
 from model.tasks.finetune_config import FinetuneConfig
@@ -170,7 +169,7 @@ def starting_point(config: FinetuneConfig, build: Build) -> Start:
 def _with_lstm(model: ModelConfig, wanted: bool) -> ModelConfig:
     if not wanted:
         return model
-    if not isinstance(model, LtrConfig):
+    if "bilstm" not in type(model).model_fields:
         raise UsageError(f"bilstm (true) is for left-to-right encoders, this one is {model.family}; leave it out")
     return model.model_copy(update={"bilstm": True})
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from model import checkpoint
-from model.families.table import restore
+from model.families.models import restore
 from model.train import scoring as scoring_module
 from model.train.heldout import evaluate
 from model.train.stage import STAGE

@@ -57,8 +57,11 @@ def vocab(corpus: str, tmp_path_factory: pytest.TempPathFactory):
 def test_golden(vocab, corpus, tmp_path):
     """If this fails on purpose, raise `VERSION` in pipeline/vocab/stage.py and write the new hash to golden.json."""
     golden = json.loads(GOLDEN.read_text())["vocab"]
-    bpe = make(corpus, tmp_path, **{**CONFIG, "kind": "bpe", "size": 400}).manifest.content_sha256
-    assert {"version": STAGE.version, "content_sha256": vocab.manifest.content_sha256, "bpe": bpe} == golden
+    others = {
+        kind: make(corpus, tmp_path / kind, **{**CONFIG, "kind": kind, "size": SIZES[kind]}).manifest.content_sha256
+        for kind in ("bpe", "unigram")
+    }
+    assert {"version": STAGE.version, "content_sha256": vocab.manifest.content_sha256, **others} == golden
 
 
 def test_three_processes_give_the_same_bytes(vocab, corpus, tmp_path):
