@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -83,11 +82,6 @@ class Segments:
     def __len__(self) -> int:
         return len(self.document)
 
-    @property
-    def row_lengths(self) -> I64:
-        """Text tokens of each row: int64 [R]."""
-        return np.diff(offsets_of(self.lengths)[self.pieces])
-
     @classmethod
     def of_pairs(
         cls,
@@ -138,9 +132,6 @@ class Segments:
             foreign=np.zeros(len(rows), np.int64),
             packed=packed,
         )
-
-
-PairingFunction = Callable[[TokenizedDocuments, PairConfig], Segments]
 
 
 def sentence_keys(documents: TokenizedDocuments, seed: int) -> U64:
