@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flows.graph.run import RunParameters, Session
-    from pipeline.core.stage import Result
+    from pipeline.core.execute import Result
 
 run_options = (
     click.argument("config"),
@@ -77,7 +77,7 @@ def run(
         return
     if session.nothing_to_do:
         from flows.graph import stages
-        from pipeline.core.stage import execute
+        from pipeline.core.execute import execute
 
         results: Sequence[Result] = [
             execute(stages.stage(step.name), step.config, step.inputs, step.artifact) for step in session.steps

@@ -10,7 +10,7 @@ import click
 from flows.commands.common import RUNNER_NAMES, given, json_option, options, run_stage, runner_options
 
 if TYPE_CHECKING:
-    from pipeline.core.stage import Result
+    from pipeline.core.execute import Result
 
 # Line of the table -> figure of `pipeline.vocab.measure`.
 LINES = {

@@ -21,8 +21,8 @@ from flows.graph.config import RunConfig
 from pipeline.core import artifact, fingerprints, storage
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, UsageError, did_you_mean
+from pipeline.core.execute import Result, execute
 from pipeline.core.reporting import SILENT, Reporter
-from pipeline.core.stage import Result, execute
 
 STATE = "state.json"
 

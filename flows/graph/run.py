@@ -18,8 +18,8 @@ from flows.graph import plan
 from flows.tracking.spool import Spool, tracking_uri
 from flows.views import terminal
 from pipeline.core.errors import Stopped
+from pipeline.core.execute import Result
 from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Result
 
 StageName = Literal["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
 EXPERIMENT = "cloze"

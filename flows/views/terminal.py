@@ -18,9 +18,9 @@ from rich.text import Text
 from flows.graph import stages
 from flows.graph.plan import Step
 from pipeline.core.artifact import Manifest
+from pipeline.core.execute import Result
 from pipeline.core.humanize import duration, short, si
 from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Result
 
 
 def console() -> Console:

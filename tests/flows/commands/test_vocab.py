@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pipeline.core.stage import Result
+from pipeline.core.execute import Result
 from pipeline.tokenizer import load
 from tests.pipeline.vocab.vocabularies import CONFIG, make, write_sample_corpus
 

@@ -21,9 +21,9 @@ import pytest
 
 from flows.graph import launch
 from pipeline.core.errors import ClozeError, DataError, Stopped
+from pipeline.core.execute import Result, execute
 from pipeline.core.execution import Execution
 from pipeline.core.reporting import SILENT, Reporter
-from pipeline.core.stage import Result, execute
 from tests.conftest import REPOSITORY
 from tests.flows.toy import STAGE, ToyConfig
 

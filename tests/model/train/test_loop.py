@@ -18,8 +18,8 @@ from model.train.heldout import evaluate
 from model.train.stage import STAGE
 from pipeline.core import artifact
 from pipeline.core.errors import ClozeError, DataError, UsageError
+from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
-from pipeline.core.stage import execute
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here
 

@@ -13,9 +13,10 @@ from pydantic import Field
 from pipeline.core import artifact, storage
 from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.errors import DataError, UsageError
+from pipeline.core.execute import execute, join_execution
 from pipeline.core.execution import Execution
 from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Build, Outcome, Stage, execute, join_execution
+from pipeline.core.stage import Build, Outcome, Stage
 
 
 class ToyConfig(StageConfig):

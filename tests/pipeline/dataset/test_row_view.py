@@ -14,7 +14,7 @@ from flows.cli import main
 from flows.views.row import STYLES, render
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import Result
+from pipeline.core.execute import Result
 from pipeline.dataset.row_view import RowView, read_row
 from tests.pipeline.corpus.corpora import made_documents
 from tests.pipeline.dataset.datasets import made_corpus, make, rows, write_vocab

@@ -29,7 +29,8 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden.json"
 DRIVER = """
 import json, sys
 from pipeline.dataset.stage import STAGE, DatasetConfig
-from pipeline.core.stage import Execution, execute
+from pipeline.core.execute import execute
+from pipeline.core.execution import Execution
 from pipeline.dataset import ranks
 if __name__ == "__main__":
     corpus, vocab, out, workers, config = sys.argv[1:]

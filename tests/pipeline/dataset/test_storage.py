@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline.core import random_keys
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import Result
+from pipeline.core.execute import Result
 from pipeline.dataset import document_keys, ranks
 from pipeline.dataset.ranks import bin_borders
 from pipeline.dataset.schema import ShardLayout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.core.stage import Result
+from pipeline.core.execute import Result
 from tests.pipeline.vocab.vocabularies import CONFIG, make, write_sample_corpus
 
 

@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden.json"
 DRIVER = """
 import sys
 from pipeline.vocab.stage import STAGE, VocabConfig
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 for kind, size in (("wordpiece", 300), ("bpe", 400), ("unigram", 150)):
     config = VocabConfig(kind=kind, size=size, sample_bytes=40_000)
     print(execute(STAGE, config, {"corpus": sys.argv[1]}, sys.argv[2] + kind).manifest.content_sha256)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.core.config import parse_config
-from pipeline.core.stage import Result, execute
+from pipeline.core.execute import Result, execute
 from pipeline.vocab.stage import STAGE, VocabConfig
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 
