@@ -38,7 +38,7 @@ class PairConfig(_PairOptions):
     short_seq_prob: float
     """The share of documents (of rows, for `electra`) that aim at a shorter, random length."""
     seed: int
-    """The dataset's."""
+    """The dataset's seed."""
 
     @property
     def max_tokens(self) -> int:
