@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from pipeline.core.config import Tag
 from pipeline.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class ModelConfig(BaseModel):
     learns_from_teacher: ClassVar[bool] = False
     """Of every model of the class: whether it can be a student. Then its `model.py` has `first_weights`."""
 
-    family: str
+    family: Tag[str]
     """The model family; each family's class allows its own name."""
 
     vocab_size: Annotated[int, Field(ge=0)] = 0

@@ -70,4 +70,12 @@ def run(config: ImportConfig, build: Build) -> Outcome:
     return Outcome(summary=summary)
 
 
-STAGE = Stage(name="import", version=VERSION, config=ImportConfig, run=run, inputs=("directory",))
+STAGE = Stage(
+    name="import",
+    version=VERSION,
+    config=ImportConfig,
+    run=run,
+    inputs=("directory",),
+    worker="model",
+    outputs=("checkpoint",),
+)

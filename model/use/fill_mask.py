@@ -30,4 +30,4 @@ def run(config: FillMaskConfig, build: Build) -> Outcome:
     return Outcome(summary={"predictions": fill(build.inputs["checkpoint"], config.texts, config.top_k)})
 
 
-STAGE = Stage(name="fill-mask", version=VERSION, config=FillMaskConfig, run=run, inputs=("checkpoint",))
+STAGE = Stage(name="fill-mask", version=VERSION, config=FillMaskConfig, run=run, inputs=("checkpoint",), worker="model")

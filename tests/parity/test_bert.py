@@ -16,8 +16,8 @@ from model.hub import parity
 from model.hub.export_stage import STAGE, ExportConfig
 from model.hub.read import import_directory, read_directory
 from model.objectives import objectives, total_loss
-from pipeline.core import stage
 from pipeline.core.errors import ClozeError
+from pipeline.core.execute import execute
 from tests.parity.families import Case, their_inputs, their_labels, transformers
 from tests.tiny_models import PIECES, tiny_batch, tiny_config, tiny_model, write_checkpoint, write_classifier, write_tokenizer
 
@@ -80,7 +80,7 @@ def test_their_class_has_no_other_parameter(name: str) -> None:
 
 
 def export(directory: str, out: Path) -> Path:
-    result = stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(out))
+    result = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(out))
     summary = result.manifest.summary
     assert summary["directory"] == str(out)
     assert 0 <= summary["max_logit_difference"] <= 1e-5
@@ -159,10 +159,10 @@ def test_what_transformers_saves_is_imported(tmp_path: Path) -> None:
 
 def test_export_is_the_same_bytes_again_and_cached(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
-    first = stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "1"))
-    second = stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "2"))
+    first = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "1"))
+    second = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "2"))
     assert first.manifest.content_sha256 == second.manifest.content_sha256
-    assert stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "1")).cached
+    assert execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "1")).cached
 
 
 def test_an_export_that_changes_logits_fails_and_leaves_no_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,17 +174,17 @@ def test_an_export_that_changes_logits_fails_and_leaves_no_artifact(tmp_path: Pa
 
     monkeypatch.setattr(type(HUB), "to_config", tampered)
     with pytest.raises(ClozeError, match=r"config\.json differs"):
-        stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
+        execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
     monkeypatch.setattr("model.hub.write.check_reload", lambda *_: None)
     with pytest.raises(ClozeError, match="logits that differ by"):
-        stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
+        execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_without_transformers_export_still_checks_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parity, "transformers_installed", lambda: False)
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
-    result = stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
+    result = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
     assert result.manifest.summary["max_logit_difference"] is None
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["model_type"], config["architectures"]) == ("bert", ["BertForPreTraining"])

@@ -12,7 +12,7 @@ from model.families.models import restore_backbone
 from model.hub.export_stage import STAGE, ExportConfig
 from model.hub.read import import_directory
 from model.tasks.heads import SequenceClassifier
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 from tests.parity.families import (
     CASES,
     FIRST,

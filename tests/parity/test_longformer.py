@@ -15,7 +15,7 @@ from model.families.models import restore
 from model.hub.export_stage import STAGE, ExportConfig
 from model.hub.read import import_directory
 from pipeline.core.errors import UsageError
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 from tests.parity.families import FORWARD, GRADIENTS, Case, batch_of, their_inputs, their_logits, transformers
 from tests.tiny_models import tiny_config, tiny_model, write_checkpoint
 

@@ -15,7 +15,7 @@ from model.families.modern.hub import read, write
 from model.hub.export_stage import STAGE, ExportConfig
 from model.hub.read import import_directory
 from pipeline.core.errors import DataError
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 from tests.parity.families import FORWARD, GRADIENTS, Case, their_inputs, their_logits, transformers
 from tests.tiny_models import tiny_batch, tiny_model, write_checkpoint
 

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from model.families.config import ModelConfig
+from pipeline.core.config import Tag
 
 
 class TwinConfig(ModelConfig):
@@ -29,7 +30,7 @@ class TwinConfig(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
 
-    family: Literal["twin"] = "twin"
+    family: Tag[Literal["twin"]] = "twin"
 
     again_weight: float = 0.5
     """Weight of the second score."""

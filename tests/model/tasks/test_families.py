@@ -20,8 +20,8 @@ from model.tasks.evaluate_stage import STAGE as EVALUATE
 from model.tasks.finetune_config import FinetuneConfig
 from model.tasks.finetune_stage import STAGE as FINETUNE
 from pipeline.core.errors import DataError, UsageError
+from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
-from pipeline.core.stage import execute
 from tests.tiny_models import variants
 
 CPU = Execution(device="cpu", threads=1)
