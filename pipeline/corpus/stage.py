@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,11 +18,11 @@ from pydantic import Field, field_validator
 
 from pipeline.core import fingerprints, storage
 from pipeline.core.config import InputPath
-from pipeline.core.errors import DataError
+from pipeline.core.errors import DataError, UsageError
 from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Outcome, Stage
 from pipeline.corpus.readers.base import MAXIMUM_DOCUMENT_BYTES, Settings
-from pipeline.corpus.sources import Part, Source, expand, source_fingerprints
+from pipeline.corpus.sources import STRUCTURED, Part, Source, expand, source_fingerprints
 from pipeline.corpus.text_config import TextConfig
 
 if TYPE_CHECKING:
@@ -83,6 +83,18 @@ class CorpusConfig(TextConfig):
     disambiguation_templates: tuple[str, ...] = ()
     blank_line_documents: bool = False
     maximum_document_bytes: int = Field(default=MAXIMUM_DOCUMENT_BYTES, ge=1 << 10)
+
+    @staticmethod
+    def with_columns(sources: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Plain sources, those that have columns told what these are called.
+
+        Raises:
+            UsageError: none of them has columns.
+        """
+        sources = list(sources)
+        if not any(source["kind"] in STRUCTURED for source in sources):
+            raise UsageError(f"--field names columns of {', '.join(STRUCTURED)} sources, and none is given; leave it out")
+        return [{**source, "fields": columns} if source["kind"] in STRUCTURED else dict(source) for source in sources]
 
     @field_validator("decontaminate", mode="before")
     @classmethod

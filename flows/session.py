@@ -7,22 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 from rich.markup import escape
 
+from flows.graph import begun, overrides, plan, stages
 from flows.graph import config as configs
-from flows.graph import plan
 from flows.tracking.spool import Spool, tracking_uri
 from flows.views import terminal
-from pipeline.core.errors import Stopped
+from flows.views.live import StageDisplay
+from pipeline.core.errors import Stopped, UsageError, did_you_mean
 from pipeline.core.execute import Result
 from pipeline.core.reporting import Reporter
 
-StageName = Literal["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
 EXPERIMENT = "cloze"
+
+
+def _known_stage(name: str) -> str:
+    if name not in stages.TABLE:
+        raise UsageError(f"unknown stage {name!r}; {did_you_mean(name, stages.TABLE)}")
+    return name
+
+
+def _choices(schema: dict[str, Any]) -> None:
+    schema["enum"] = list(stages.TABLE)
+
+
+# A stage of the table; its names are the choices of the form that the Prefect UI shows.
+StageName = Annotated[str, AfterValidator(_known_stage), Field(json_schema_extra=_choices)]
 
 
 class RunParameters(BaseModel):
@@ -32,11 +46,16 @@ class RunParameters(BaseModel):
 
     config: str = Field(default="demo", description="A preset's name, or the path of a YAML file")
     overrides: dict[str, Any] = Field(
-        default_factory=dict, description="Config values by dotted key, such as pretrain.steps: 200"
+        default_factory=dict, description="Config values by dotted key, such as pretrain.steps: 200, or nested"
     )
     start_from: StageName | None = Field(default=None, description="Run this stage and all after it, whatever is there")
     only: StageName | None = Field(default=None, description="Run this stage alone; its inputs must be there")
     force: list[StageName] = Field(default_factory=list, description="Run these stages again, whatever is there")
+
+    @field_validator("overrides", mode="before")
+    @classmethod
+    def _nested(cls, value: Any) -> Any:
+        return overrides.nest(value) if isinstance(value, Mapping) else value
 
 
 class Session:
@@ -45,16 +64,35 @@ class Session:
     Attributes:
         steps: the plan.
         results: the results so far, in order.
+        failure: what a stage raised, if one did.
     """
 
-    def __init__(self, parameters: RunParameters, screen: Console | None = None) -> None:
-        import json
-
-        overrides = [f"{key}={json.dumps(value)}" for key, value in parameters.overrides.items()]
-        self.config = configs.load(parameters.config, overrides)
-        self.steps = plan.plan(self.config, start=parameters.start_from, only=parameters.only, force=parameters.force)
+    def __init__(
+        self,
+        parameters: RunParameters,
+        screen: Console | None = None,
+        *,
+        run_id: str | None = None,
+        begun_steps: begun.BegunSteps | None = None,
+    ) -> None:
+        """Args:
+        run_id: names a run that other processes may try again; what it forces is forced once.
+        begun_steps: what earlier tries in this process have begun.
+        """
+        self.parameters = parameters
+        self.config = configs.load(parameters.config, parameters.overrides)
+        place = self.directory / begun.DIRECTORY / f"{run_id}.json" if run_id else None
+        self.begun = begun_steps or begun.BegunSteps(place)
+        self.steps = plan.plan(
+            self.config,
+            start=parameters.start_from,
+            only=parameters.only,
+            force=parameters.force,
+            begun=self.begun.fingerprints,
+        )
         self.screen = screen or terminal.console()
         self.results: list[Result] = []
+        self.failure: BaseException | None = None
         self.spool: Spool | None = None
         self._parent = ""
 
@@ -65,6 +103,10 @@ class Session:
     @property
     def nothing_to_do(self) -> bool:
         return all(step.cached for step in self.steps)
+
+    def rest(self) -> Session:
+        """A session of the same run that does what this one has left undone, and forces nothing twice."""
+        return Session(self.parameters, self.screen, begun_steps=self.begun)
 
     def __enter__(self) -> Session:
         runs = plan.runs_directory()
@@ -89,12 +131,20 @@ class Session:
                 f"[yellow]MLflow refused {refused.total()} records[/] (the first: {escape(reason)}); they are set aside, `cloze doctor` lists them"
             )
 
+    def attempt(self, step: plan.Step) -> Result:
+        """Run one step, and keep the error that it ends with, if any."""
+        try:
+            return self.run_one(step)
+        except BaseException as error:
+            self.failure = error
+            raise
+
     def run_one(self, step: plan.Step) -> Result:
         """Run one step, with its live line, its child run in MLflow if it is made, and its line in the results."""
         assert self.spool is not None
         with (
-            terminal.StageDisplay(step.name, self.screen) as display,
-            _Record(step, self.spool, self._parent, display) as record,
+            StageDisplay(step.name, self.screen) as display,
+            _Record(step, self.spool, self._parent, display, self.begun) as record,
         ):
             result = plan.run_step(step, self.config, record)
             record.result(result)
@@ -112,11 +162,12 @@ class _Record(Reporter):
     The build id names the run, so a stage that was killed goes on in the run that it began.
     """
 
-    def __init__(self, step: plan.Step, spool: Spool, parent: str, display: Reporter) -> None:
-        self.step, self.spool, self.parent, self.display = step, spool, parent, display
+    def __init__(self, step: plan.Step, spool: Spool, parent: str, display: Reporter, steps: begun.BegunSteps) -> None:
+        self.step, self.spool, self.parent, self.display, self.steps = step, spool, parent, display, steps
         self.run: str | None = None
 
     def begin(self, build_id: str) -> None:
+        self.steps.add(self.step.fingerprint)
         tags = {"cloze.kind": "stage", "cloze.fingerprint": self.step.fingerprint}
         self.run = self.spool.start_run(self.step.name, self.parent, tags, run=build_id)
         self.spool.params(self.run, self.step.config.model_dump(mode="json"))
@@ -152,7 +203,8 @@ def _status(error: BaseException | None) -> str:
 def run_session(session: Session, call: Callable[[plan.Step, Callable[[plan.Step], Result]], Any]) -> Sequence[Result]:
     """Run all steps of an entered session; `call(step, function)` calls the function, in a task or straight."""
     for step in session.steps:
-        call(step, session.run_one)
+        call(step, session.attempt)
+    session.begun.forget()
     return session.results
 
 
