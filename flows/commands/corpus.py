@@ -31,11 +31,14 @@ def _field(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> di
 
 def _named(sources: list[dict[str, Any]], fields: dict[str, str]) -> list[dict[str, Any]]:
     """The sources, those that have columns with their names."""
-    from pipeline.corpus.sources import STRUCTURED
+    if not fields:
+        return sources
+    from pipeline.corpus.readers import READERS, find_reader
 
-    if fields and not any(source["kind"] in STRUCTURED for source in sources):
-        raise click.UsageError(f"--field names columns of {', '.join(STRUCTURED)} sources, and none is given; leave it out")
-    return [{**source, "fields": fields} if fields and source["kind"] in STRUCTURED else source for source in sources]
+    structured = [kind for kind in READERS if find_reader(kind).has_columns]
+    if not any(source["kind"] in structured for source in sources):
+        raise click.UsageError(f"--field names columns of {', '.join(structured)} sources, and none is given; leave it out")
+    return [{**source, "fields": fields} if source["kind"] in structured else source for source in sources]
 
 
 @click.command()

@@ -133,10 +133,13 @@ def resolve_paths(values: dict[str, Any], base: Path) -> None:
             return path
         return str(base / path)
 
+    from pipeline.corpus.readers import READERS, find_reader
+
     corpus = values.get("corpus")
     sources = corpus.get("sources") if isinstance(corpus, dict) else None
     for source in sources if isinstance(sources, list) else ():
-        if isinstance(source, dict) and source.get("kind") != "docstrings":
+        kind = source.get("kind") if isinstance(source, dict) else None
+        if kind in READERS and not find_reader(kind).takes_names:
             source["path"] = absolute(source.get("path"))
     if isinstance(corpus, dict) and isinstance(corpus.get("decontaminate"), list):
         corpus["decontaminate"] = [absolute(path) for path in corpus["decontaminate"]]

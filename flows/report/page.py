@@ -11,7 +11,7 @@ import yaml
 from flows.report import plots
 from flows.views.terminal import headline, seconds_text, si
 from pipeline.core.artifact import Manifest
-from pipeline.corpus.card.page import templates_in
+from pipeline.corpus.card.render import templates_in
 
 TEMPLATES = Path(__file__).parent / "templates"
 ORDER = ("corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate")

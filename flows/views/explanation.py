@@ -14,7 +14,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.corpus.explain import Copy, Explanation, StepView
+from pipeline.corpus.explain import Duplicate, Explanation, StepView
 from pipeline.corpus.text_changes import Change
 
 MOST = 6  # changes, lines and sentences shown of each
@@ -37,8 +37,8 @@ def show(values: Mapping[str, Any], settings: tuple[str, ...], title: str, *, as
     from flows.graph import config as configs
     from flows.views import terminal
     from pipeline.core.config import parse_config
+    from pipeline.corpus.config import CorpusConfig
     from pipeline.corpus.explain import explain
-    from pipeline.corpus.stage import CorpusConfig
 
     merged = {"corpus": dict(values)}
     for setting in settings:
@@ -57,7 +57,7 @@ def page(found: Explanation) -> Group:
     parts: list[RenderableType] = [_head(found), *map(_step, found.steps)]
     if found.sentences or found.dropped_sentences:
         parts.append(_sentences(found))
-    return Group(*parts, _copies(found), _end(found))
+    return Group(*parts, _duplicates(found), _end(found))
 
 
 def _head(found: Explanation) -> RenderableType:
@@ -137,31 +137,29 @@ def _sentences(found: Explanation) -> RenderableType:
     ]
     lines += _rest(len(found.sentences), "more sentences")
     for sentence in found.dropped_sentences[:MOST]:
-        lines.append(
-            Text.assemble(("  − ", "red"), ("formula  ", "yellow"), (_short(sentence.replace("\ue0ff", "[…]")), "dim"))
-        )
+        lines.append(Text.assemble(("  − ", "red"), ("formula  ", "yellow"), (_short(sentence), "dim")))
     lines += _rest(len(found.dropped_sentences), "more sentences with a formula taken out")
     told = f"sentences  {len(found.sentences):,}"
     return Group(Rule(f"[bold]{told}", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2)))
 
 
-def _copies(found: Explanation) -> RenderableType:
+def _duplicates(found: Explanation) -> RenderableType:
     lines: list[RenderableType] = []
-    if found.copy_of is not None:
-        lines.append(Text.assemble(("a copy of ", "red"), *_copy(found.copy_of)))
-    if found.copies_in_all:
-        lines.append(Text(f"{_count(found.copies_in_all, 'document')} dropped in its favour:", style="green"))
-        lines += [Text.assemble("  ", *_copy(copy)) for copy in found.copies]
-        if found.copies_in_all > len(found.copies):
-            lines.append(Text(f"  … {found.copies_in_all - len(found.copies):,} more", style="dim italic"))
+    if found.duplicate_of is not None:
+        lines.append(Text.assemble(("a duplicate of ", "red"), *_duplicate(found.duplicate_of)))
+    if found.duplicates_in_all:
+        lines.append(Text(f"{_count(found.duplicates_in_all, 'document')} dropped in its favour:", style="green"))
+        lines += [Text.assemble("  ", *_duplicate(other)) for other in found.duplicates]
+        if found.duplicates_in_all > len(found.duplicates):
+            lines.append(Text(f"  … {found.duplicates_in_all - len(found.duplicates):,} more", style="dim italic"))
     if not lines:
         return Text("")
-    return Group(Rule("[bold]copies", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2)))
+    return Group(Rule("[bold]duplicates", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2)))
 
 
-def _copy(copy: Copy) -> list[Any]:
-    told = f"  {copy.reason.replace('_', ' ')}, similarity {copy.similarity:.2f}, {copy.characters:,} characters"
-    return [(copy.title or copy.id, "bold"), ("  " + copy.id, "dim"), told]
+def _duplicate(other: Duplicate) -> list[Any]:
+    told = f"  {other.reason.replace('_', ' ')}, similarity {other.similarity:.2f}, {other.characters:,} characters"
+    return [(other.title or other.id, "bold"), ("  " + other.id, "dim"), told]
 
 
 def _end(found: Explanation) -> RenderableType:
