@@ -28,10 +28,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.data.collate import Batch, collate
+from model.data.batch import Batch
+from model.data.collate import collate
 from model.data.sampler import Sampler
 from model.data.shards import Shards
-from model.families import table as families
+from model.families.models import new_model
 from model.families.presets import model_config
 from model.train.config import PretrainConfig
 from model.train.distributed import join
@@ -50,7 +51,7 @@ def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
     from model.train.engine import Engine
 
     world = join(Execution(threads=torch.get_num_threads()))
-    scoring = Scoring(families.build(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
+    scoring = Scoring(new_model(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
     engine = Engine(scoring, config, world, zero=0, micro_batch=config.global_batch, accumulation=1)
 
     def step(batch: Batch) -> None:
@@ -63,7 +64,7 @@ def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
 
 def bare(config: PretrainConfig, precision: str, compiled: bool) -> Step:
     """Our model and objectives in the loop that anybody would write."""
-    scoring = Scoring(families.build(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
+    scoring = Scoring(new_model(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
     optimizer = adamw(parameter_groups(scoring, 0.01), config)
 
     def step(batch: Batch) -> None:
@@ -148,7 +149,12 @@ def main() -> None:
         print(f"{'loader':14}{loader(dataset, options.batch, options.length):12,.0f} tokens/s")
         shards, sampler = Shards(dataset), Sampler(512, 2, 1)
         batches = [
-            collate(shards.take(*sampler.locate(np.arange(start, start + options.batch))), pad=0, longest=options.length)
+            collate(
+                shards.take(*sampler.locate(np.arange(start, start + options.batch))),
+                pad=0,
+                longest=options.length,
+                layout="buckets",
+            )
             for start in range(0, 512, options.batch)
         ]
         variants = {"bare": bare(config, precision, False), "cloze": cloze(config, precision, False)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +16,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from model.tasks.encode import Encoded, collate, evaluation_batches, training_batches
+from model.data.batch import Batch, move
+from model.data.layouts import layout_for
+from model.data.prefetch import Prefetch, prefetched
+from model.tasks.encode import Encoded, Ints, collate, evaluation_batches, training_batches
 from model.tasks.hardware import Hardware
 from model.tasks.heads import SequenceClassifier
 from model.train.optimizers import parameter_groups
+from model.train.precision import DTYPES
 from model.train.schedules import factor
 from pipeline.core import random_keys
 from pipeline.core.errors import ClozeError
@@ -80,22 +84,23 @@ def train(model: SequenceClassifier, data: Encoded, budget: Budget, hardware: Ha
         started = time.perf_counter()
         summed = torch.zeros((), dtype=torch.float64, device=hardware.device)
         rate = 0.0
-        for chosen in training_batches(lengths, budget.batch_size, budget.seed, epoch):
-            rate = budget.learning_rate * factor("linear", step, total, rising)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            batch = collate(data, chosen, hardware.device)
-            with hardware():
-                logits = model(batch)
-            loss = nn.functional.cross_entropy(logits, batch["labels"])
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(model.parameters(), budget.clip)
-            optimizer.step()
-            summed += loss.detach() * len(chosen)
-            step += 1
-            if step % REPORT_EVERY == 0 or step == total:
-                on_step(step, _finite(loss.item(), step, budget))
+        with _batches(model, data, training_batches(lengths, budget.batch_size, budget.seed, epoch), hardware) as batches:
+            for collated in batches:
+                rate = budget.learning_rate * factor("linear", step, total, rising)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+                batch = move(collated, hardware.device)
+                with hardware():
+                    logits = model(batch)
+                loss = nn.functional.cross_entropy(logits, batch["labels"])
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(model.parameters(), budget.clip)
+                optimizer.step()
+                summed += loss.detach() * len(logits)
+                step += 1
+                if step % REPORT_EVERY == 0 or step == total:
+                    on_step(step, _finite(loss.item(), step, budget))
         mean = _finite(float(summed) / len(data), step, budget)
         yield EpochEnd(epoch=epoch + 1, step=step, loss=mean, learning_rate=rate, seconds=time.perf_counter() - started)
 
@@ -112,8 +117,15 @@ def predict(model: SequenceClassifier, data: Encoded, hardware: Hardware) -> npt
     model.eval()
     classes = model.classifier.out_features
     probabilities = np.zeros((len(data), classes), dtype=np.float32)
-    for chosen in evaluation_batches(data.lengths):
-        with hardware():
-            logits = model(collate(data, chosen, hardware.device))
-        probabilities[chosen] = logits.softmax(dim=-1).cpu().numpy()
+    chosen = evaluation_batches(data.lengths)
+    with _batches(model, data, chosen, hardware) as batches:
+        for part, batch in zip(chosen, batches, strict=True):
+            with hardware():
+                logits = model(move(batch, hardware.device))
+            probabilities[part] = logits.softmax(dim=-1).cpu().numpy()
     return probabilities
+
+
+def _batches(model: nn.Module, data: Encoded, chosen: Iterable[Ints], hardware: Hardware) -> Prefetch[Batch]:
+    layout = layout_for([model], hardware.device, DTYPES[hardware.precision])
+    return prefetched((collate(data, part, layout) for part in chosen), hardware.device)

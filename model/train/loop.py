@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from model import checkpoint
-from model.data.collate import Batch, blank, collate
+from model.data.batch import Batch, move, pin
+from model.data.collate import blank, collate
 from model.data.prefetch import Prefetch
 from model.train import state
 from model.train.compiling import compiling_seconds
@@ -54,7 +55,9 @@ def run(config: PretrainConfig, build: Build) -> Outcome:
     with StopRequest.heeded() as stop:
         world = join(build.execution)
         if world.first:
-            build.report(0, config.steps, "steps", {"note": "reading the dataset, building the model, starting DeepSpeed"})
+            build.report.progress(
+                0, config.steps, "steps", {"note": "reading the dataset, building the model, starting DeepSpeed"}
+            )
         setup = prepare(config, build, world)
         trainer = Trainer(config.model_copy(update={"model": setup.model}), build, setup, stop)
         return trainer.run()
@@ -106,6 +109,9 @@ class Trainer:
             resumed.optimizer.clear()
         dropped = self.metrics.cut(progress.step - (progress.pending is not None))
         self.skips.cut(progress.step)
+        if self.world.first:
+            for line in self.metrics.read():  # a kill may have come between a line and its record
+                self.build.report.metrics(line)
         if resumed is not None:
             self.setup.notes.append(f"going on from {checkpoint.STEPS}/{checkpoint.step_name(progress.step)}")
         elif dropped:
@@ -129,7 +135,7 @@ class Trainer:
     def _report(self, figures: Mapping[str, Any]) -> None:
         if self.world.first:
             self._reported = time.monotonic()
-            self.build.report(self.progress.step, self.config.steps, "steps", figures)
+            self.build.report.progress(self.progress.step, self.config.steps, "steps", figures)
 
     def _note(self, note: str, kind: str = "note") -> None:
         log.warning("%s", note)
@@ -169,11 +175,9 @@ class Trainer:
                     batch = blank(pad=pad)
                 else:
                     rows = setup.train.take(*setup.sampler.locate(np.arange(start, stop)))
-                    batch = collate(rows, pad=pad, longest=setup.info.length, fixed_predictions=fixed)
+                    batch = collate(rows, pad=pad, longest=setup.info.length, fixed_predictions=fixed, layout=setup.layout)
                     tokens += int(rows.lengths.sum())
-                if self.world.device.type == "cuda":
-                    batch = {name: tensor.pin_memory() for name, tensor in batch.items()}
-                batches.append((start, batch))
+                batches.append((start, pin(batch, self.world.device)))
             yield Prepared(
                 batches=batches,
                 tokens=tokens,
@@ -188,8 +192,7 @@ class Trainer:
         figures = torch.zeros(2, len(totals), dtype=torch.float64, device=device)
         for number, (start, batch) in enumerate(prepared.batches):
             torch.manual_seed(int(random_keys.derive(config.seed, _DROPOUT, step, start)))
-            moved = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-            figures += self.engine.backward(moved, counts, last=number + 1 == len(prepared.batches))
+            figures += self.engine.backward(move(batch, device), counts, last=number + 1 == len(prepared.batches))
         rate = config.peak_learning_rate * factor(config.schedule, step, config.steps, config.warmup)
         update = self.engine.step(rate)
         progress.step, progress.tokens, progress.updates = step + 1, progress.tokens + tokens, self.engine.updates
@@ -265,8 +268,11 @@ class Trainer:
             loss = line.get("heldout_loss")
             if loss is not None and (progress.best is None or loss < progress.best["heldout_loss"]):
                 progress.best = {"step": progress.step, "heldout_loss": loss}
+        line["time"] = round(time.time(), 3)
         self.metrics.add(line)
-        self._report({name: value for name, value in line.items() if name != "step"})
+        if self.world.first:
+            self.build.report.metrics(line)
+        self._report({name: value for name, value in line.items() if name not in ("step", "time")})
 
     def _save(self) -> None:
         """Write this step's checkpoint, unless it is there. Every rank calls it."""

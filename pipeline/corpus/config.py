@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PrivateAttr
 
 from pipeline.core import fingerprints
+from pipeline.core.errors import UsageError
 from pipeline.corpus.dedup.options import DedupOptions
 from pipeline.corpus.options import composed
 from pipeline.corpus.readers import READERS, find_reader
@@ -40,9 +42,18 @@ class CorpusConfig(_Options):
 
     _listed: tuple[ListedSlice, ...] | None = PrivateAttr(None)
 
-    @classmethod
-    def path_fields(cls) -> tuple[str, ...]:
-        return ("sources", "decontaminate")
+    @staticmethod
+    def with_columns(sources: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Plain sources, those that have columns told what these are called.
+
+        Raises:
+            UsageError: none of them has columns.
+        """
+        sources = list(sources)
+        structured = [kind for kind in READERS if find_reader(kind).has_columns]
+        if not any(source["kind"] in structured for source in sources):
+            raise UsageError(f"--field names columns of {', '.join(structured)} sources, and none is given; leave it out")
+        return [{**source, "fields": columns} if source["kind"] in structured else dict(source) for source in sources]
 
     def external_fingerprints(self) -> dict[str, str]:
         """`source/KIND` and `decontaminate`: one hash over names and bytes of all files, whatever their order and place.

@@ -18,8 +18,8 @@ import numpy as np
 
 from pipeline.core import random_keys, storage
 from pipeline.core.errors import UsageError
+from pipeline.core.reporting import SILENT, Reporter
 from pipeline.core.shards import HELDOUT, TRAIN
-from pipeline.core.stage import Reporter, silent
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.dedup import signatures
 from pipeline.corpus.dedup.columns import Columns
@@ -126,7 +126,7 @@ class _Watching(Tally):
         return {name.removeprefix("dropped_lines/"): n for name, n in sorted(new.items()) if name.startswith("dropped_lines/")}
 
 
-def explain(config: CorpusConfig, title: str, report: Reporter = silent) -> Explanation:
+def explain(config: CorpusConfig, title: str, report: Reporter = SILENT) -> Explanation:
     """What becomes of the first document of this title, or of this id.
 
     Args:
@@ -179,7 +179,7 @@ def _find(config: CorpusConfig, slices: Sequence[PlannedSlice], wanted: str, rep
         done += one.slice.size
         read += tally.counters["read/documents"]
         dropped.update({name.removeprefix("dropped/"): n for name, n in tally.counters.items() if name.startswith("dropped/")})
-        report(done, total, "bytes", {"step": "looking for it"})
+        report.progress(done, total, "bytes", {"step": "looking for it"})
     names = ", ".join(repr(name) for _, name in sorted(nearest, reverse=True))
     unread = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
     raise UsageError(
@@ -230,7 +230,7 @@ def _look_for_duplicates(
     for one in slices:
         read({"name": one.part, "slice": one.slice.as_json()})
         done += one.slice.size
-        report(done, total, "bytes", {"step": "looking for duplicates"})
+        report.progress(done, total, "bytes", {"step": "looking for duplicates"})
     parts = tuple(storage.join(directory, one.part) for one in slices)
     columns = Columns(directory)
     columns.gather([f"{part}.refs.arrow" for part in parts])

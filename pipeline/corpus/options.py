@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 from typing_extensions import Self
 
 from pipeline.core.config import StageConfig
@@ -22,8 +22,6 @@ MAXIMUM_DOCUMENT_BYTES = 64 << 20
 
 class CorpusOptions(StageConfig):
     """Base of the options of every reader and every cleaning step."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     web: ClassVar[Mapping[str, Any]] = {}
     """What `profile: web` sets of the options that a class declares."""

@@ -10,10 +10,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from pipeline.core import fingerprints
+from pipeline.core.config import InputPath
 from pipeline.core.errors import did_you_mean
 from pipeline.corpus.readers import READERS, find_reader
 from pipeline.corpus.readers.base import Slice
@@ -28,11 +30,17 @@ class Source(BaseModel):
     kind: str
     """The name of a reader: `wikipedia`, `books`, `jsonl`, …"""
 
-    path: str = Field(min_length=1)
+    path: InputPath = Field(min_length=1)
     """A file, a directory or a pattern; for `docstrings`, a comma-separated list of packages."""
 
     fields: dict[str, str] = Field(default_factory=dict)
     """What the columns of a structured source are called that hold `text`, `id` and `title`."""
+
+    @classmethod
+    def names_files(cls, values: Mapping[str, Any]) -> bool:
+        """Whether `path` names files, and not something else such as packages (see `pipeline.core.config.resolve_paths`)."""
+        kind = values.get("kind")
+        return kind not in READERS or not find_reader(str(kind)).takes_names
 
     @field_validator("kind")
     @classmethod

@@ -9,9 +9,11 @@ the same bytes for any number of workers and any order of sources and files.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core import storage
+from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Outcome, Stage
 from pipeline.corpus.checks import UNREADABLE, Results, check_not_empty, check_readable, counted
 from pipeline.corpus.config import CorpusConfig
@@ -93,7 +95,7 @@ def _write(config: CorpusConfig, build: Build, parts: tuple[str, ...]) -> tuple[
         exact=config.dedup != "none",
         threshold=config.dedup_similarity,
         examples=PAIRS,
-        report=lambda done: build.report(done, len(parts), "parts", {"step": "plan"}),
+        report=lambda done: build.report.progress(done, len(parts), "parts", {"step": "plan"}),
     )
     units = [(f"{number:05d}", {"number": number}) for number in range(placed.shards)]
     documents = int(placed.documents.sum())
@@ -135,5 +137,18 @@ def _write_unreadable(build: Build, results: Results) -> None:
         storage.write_bytes(build.file(UNREADABLE), text.encode("utf-8", "surrogatepass"))
 
 
-# The card says how the corpus came to be; the content hash is of the text alone.
-STAGE = Stage(name="corpus", version=VERSION, config=CorpusConfig, run=run, volatile=(CARD_PAGE, CARD))
+def headline(summary: Mapping[str, Any]) -> str:
+    """Documents, bytes of text, and how many documents were dropped."""
+    dropped = sum(summary.get("dropped", {}).values())
+    return f"{summary['documents']:,} documents, {si(summary['bytes'])}B, {dropped:,} dropped"
+
+
+STAGE = Stage(
+    name="corpus",
+    version=VERSION,
+    config=CorpusConfig,
+    run=run,
+    volatile=(CARD_PAGE, CARD),  # the card says how the corpus came to be; the content hash is of the text alone
+    worker="pipeline",
+    headline=headline,
+)

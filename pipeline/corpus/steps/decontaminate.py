@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from pipeline.core import fingerprints, storage
+from pipeline.core.config import InputPath
 from pipeline.core.errors import DataError
 from pipeline.corpus.dedup.task_files import task_files, task_texts
 from pipeline.corpus.document import Document
@@ -27,7 +28,7 @@ REASON = "contaminated"
 class DecontaminateOptions(MinimumOptions):
     """Text of tasks, which documents may not hold."""
 
-    decontaminate: tuple[str, ...] = ()
+    decontaminate: tuple[InputPath, ...] = ()
     """Task files, or directories of them, whose text documents must not hold."""
 
     decontaminate_words: int = Field(default=13, ge=1, le=100)

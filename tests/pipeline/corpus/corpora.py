@@ -13,9 +13,9 @@ import pyarrow as pa
 from pipeline.core import artifact, random_keys
 from pipeline.core.arrow import write_arrow
 from pipeline.core.config import parse_config
+from pipeline.core.execute import Result, execute
 from pipeline.core.execution import Execution
 from pipeline.core.shards import HELDOUT, TRAIN, shard_name
-from pipeline.core.stage import Result, execute
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.stage import STAGE
