@@ -214,7 +214,12 @@ class _Ranks:
             process.wait()
 
     def _outcome(self) -> Outcome:
-        codes = [process.returncode for process in self.processes]
+        # a rank that gave its outcome and took too long to end was killed by us, when its work was done
+        done = [
+            process.returncode == -signal.SIGKILL and "outcome" in self.final.get(rank, {})
+            for rank, process in enumerate(self.processes)
+        ]
+        codes = [0 if ended else process.returncode for ended, process in zip(done, self.processes, strict=True)]
         if self.killed is not None:
             raise ClozeError(self._death(self.killed))
         if any(codes):
