@@ -41,11 +41,11 @@ from flows.graph.launch import RANK_ENVIRONMENT
 from model.data import layouts
 from model.data.batch import LAYOUT, Batch, move
 from model.data.layouts import Sequences, layout_for, make_layout
-from model.families import table as families
+from model.families import models
 from model.families.config import ModelConfig
+from model.families.hub import hub_of
 from model.families.presets import model_config
-from model.hub.table import hub_of
-from model.objectives import IGNORE
+from model.layers.batch import IGNORE
 from model.train.config import PretrainConfig
 from model.train.optimizers import adamw, clip, parameter_groups
 from model.train.precision import DTYPES, Precision, autocast, native_bf16
@@ -109,7 +109,7 @@ def with_layouts(batches: list[Batch], variant: Variant, config: ModelConfig, de
     """The batches as the variant lays them out; the collator does it in a thread of its own."""
     found = []
     with torch.device("meta"):
-        network = families.build(config)
+        network = models.new_model(config)
     kind = layout_for([network], torch.device(device), DTYPES[variant.precision], compiled=variant.compiled)
     if variant.theirs or variant.unpad == "never":
         kind = "rows"
@@ -125,7 +125,7 @@ def with_layouts(batches: list[Batch], variant: Variant, config: ModelConfig, de
 def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
     """The variant's training step, with the weights that seed 0 gives."""
     torch.manual_seed(0)
-    model = families.build(config.model)
+    model = models.new_model(config.model)
     build = _theirs if variant.theirs else _ours
     module, loss_of = build(variant, config.model, model, device)
     module.to(device).train()

@@ -5,10 +5,17 @@ It runs in the flow's own process: it reads JSON and draws; only the filled mask
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
+from flows.graph import stages
+from flows.graph.tools import run_tool
+from pipeline.core import artifact, storage
 from pipeline.core.config import StageConfig
+from pipeline.core.errors import DataError
 from pipeline.core.stage import Build, Outcome, Stage
 
 VERSION = 1
@@ -16,12 +23,7 @@ FILE = "report.html"
 
 
 class ReportConfig(StageConfig):
-    """What the page shows beside the figures.
-
-    Attributes:
-        masked: sentences with one [MASK] each, filled by the pretrained encoder; by default sentences of the sample.
-        top_k: candidates a mask.
-    """
+    """What the page shows beside the figures."""
 
     masked: tuple[str, ...] = (
         "Paris is the [MASK] of France.",
@@ -30,34 +32,38 @@ class ReportConfig(StageConfig):
         "Returns the [MASK] of the array along the given axis.",
         "The moon moves around the [MASK].",
     )
-    top_k: int = 5
+    """Sentences with one [MASK] each, filled by the pretrained encoder; by default sentences of the sample."""
+
+    top_k: int = Field(default=5, ge=1)
+    """Candidates a mask."""
 
 
 def run(config: ReportConfig, build: Build) -> Outcome:
     """Write the page from the artifacts among `build.inputs`; any of them may be missing."""
-    from flows.graph.tools import run_tool
     from flows.report.page import render
-    from pipeline.core import artifact, storage
 
     manifests = {name: artifact.read_manifest(path) for name, path in build.inputs.items()}
     history: list[dict[str, Any]] = []
     masks: list[dict[str, Any]] = []
     if "pretrain" in manifests:
-        build.report(0, 2, "parts", {"step": "masks"})
+        build.report.progress(0, 2, "parts", {"step": "masks"})
         checkpoint = build.inputs["pretrain"]
         filled = run_tool("fill-mask", {"texts": list(config.masked), "top_k": config.top_k}, {"checkpoint": checkpoint})
         masks = [{"text": text, "candidates": found} for text, found in zip(config.masked, filled["predictions"], strict=True)]
         history = _history(Path(checkpoint))
-    build.report(1, 2, "parts", {"step": "page"})
+    build.report.progress(1, 2, "parts", {"step": "page"})
     page = render(manifests, history, masks)
     storage.write_bytes(build.file(FILE), page.encode())
     return Outcome(summary={"report": FILE, "masks": masks})
 
 
 def _history(pretrain: Path) -> list[dict[str, Any]]:
-    from flows.tracking.spool import MetricsTail
-
-    return MetricsTail(pretrain / "metrics.jsonl").read()
+    path = pretrain / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise DataError(f"{path} has a damaged line ({error}); remove the line, or the directory to train again") from error
 
 
 STAGE = Stage(
@@ -65,6 +71,7 @@ STAGE = Stage(
     version=VERSION,
     config=ReportConfig,
     run=run,
-    optional_inputs=("corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate"),
+    optional_inputs=tuple(name for name in stages.TABLE if name != "report"),
     volatile=(FILE,),
+    outputs=("report",),
 )

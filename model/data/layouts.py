@@ -54,11 +54,11 @@ def layout_for(
 ) -> Kind:
     """`choose` for networks that see the same batches, and the dtype that attention is computed in."""
     parts = [part for network in networks for part in network.modules()]
-    heads = {part.output.in_features // part.heads for part in parts if isinstance(part, SelfAttention)}
+    sizes = {part.head_size for part in parts if isinstance(part, SelfAttention)}
     return choose(
         compiled=compiled,
         device=device.type,
-        varlen=all(runs_varlen(device, dtype, size) for size in heads),
+        varlen=all(runs_varlen(device, dtype, size) for size in sizes),
         unpads=all(part.unpads for part in parts if isinstance(part, Encoder)),
         packed_rows=packed_rows,
     )

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from model import checkpoint
 from model.families.config import ModelConfig
-from model.families.ltr.config import LtrConfig
 from model.families.presets import model_config
 from model.tasks.encode import Encoded, encode
 from model.tasks.finetune_config import FinetuneConfig
@@ -170,7 +169,7 @@ def starting_point(config: FinetuneConfig, build: Build) -> Start:
 def _with_lstm(model: ModelConfig, wanted: bool) -> ModelConfig:
     if not wanted:
         return model
-    if not isinstance(model, LtrConfig):
+    if "bilstm" not in type(model).model_fields:
         raise UsageError(f"bilstm (true) is for left-to-right encoders, this one is {model.family}; leave it out")
     return model.model_copy(update={"bilstm": True})
 
@@ -204,7 +203,7 @@ class _Session:
         before, figures = self._done, {"run": name}
 
         def on_step(step: int, loss: float) -> None:
-            self.build.report(before + step, self._total, "steps", {**figures, "loss": round(loss, 4)})
+            self.build.report.progress(before + step, self._total, "steps", {**figures, "loss": round(loss, 4)})
 
         probabilities = np.zeros((0, labels), dtype=np.float32)
         for end in train(model, self.splits["train"].encoded, self.budget, self.hardware, on_step):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from model.families.config import ModelConfig
-from model.families.table import is_backbone, new_backbone, restore_backbone
+from model.families.models import is_backbone, new_backbone, restore_backbone
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 

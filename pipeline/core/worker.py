@@ -5,6 +5,7 @@ whole stage, its memory goes back to the system, and its libraries' chatter goes
 writes one JSON object a line to the file descriptor in `CLOZE_EVENTS_FD`:
 
     {"progress": [done, total, unit, figures]}    any number of times
+    {"metrics": {"step": n, "time": t, ...}}      any number of times: a logged line
     {"outcome": {...}, "counters": {...}}         once, last, if it ended well
     {"error": sentence, "exit_code": n}           once, last, if it did not
 """
@@ -22,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import storage, system_errors
-from pipeline.core.errors import ClozeError
+from pipeline.core.errors import ClozeError, UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.fingerprints import cache_directory
 from pipeline.core.processes import die_with_parent
 from pipeline.core.registry import load
+from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build, Outcome, Stage
 
 EVENTS_FD = "CLOZE_EVENTS_FD"
@@ -35,14 +37,16 @@ LOGS = "_logs"  # in the artifact's directory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One stage to run: what `Stage.run` needs, as JSON."""
+    """One stage to run: where it is (`module:STAGE`), and what its `run` needs, as JSON."""
 
     stage: str
+    reference: str
     config: dict[str, Any]
     path: str
     inputs: dict[str, str]
     execution: dict[str, Any]
     fingerprint: str
+    build_id: str = ""
 
     def write(self, path: str) -> None:
         storage.write_bytes(path, json.dumps(asdict(self)).encode())
@@ -52,7 +56,7 @@ class Job:
         return cls(**json.loads(storage.read_text(path)))
 
 
-class Events:
+class Events(Reporter):
     """The worker's end of the pipe; silent where nobody listens."""
 
     def __init__(self) -> None:
@@ -63,8 +67,11 @@ class Events:
         if self._stream is not None:
             self._stream.write(json.dumps(event) + "\n")
 
-    def report(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         self.send({"progress": [done, total, unit, dict(figures)]})
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        self.send({"metrics": dict(values)})
 
 
 def local_directory(path: str) -> Path:
@@ -74,26 +81,36 @@ def local_directory(path: str) -> Path:
     return cache_directory() / "remote" / path.replace("://", "/").strip("/")
 
 
-def run(job: Job, stages: Mapping[str, str], events: Events) -> tuple[Outcome, Counter[str]]:
-    """Run the job's stage in this process. `stages` maps names to `module:STAGE`."""
-    stage: Stage = load(stages[job.stage])
+def run(job: Job, package: str, events: Events) -> tuple[Outcome, Counter[str]]:
+    """Run the job's stage in this process.
+
+    Args:
+        package: this worker's; a stage of another package is refused, so that no job file makes a worker import what it must not.
+
+    Raises:
+        UsageError: the stage lies in another package.
+    """
+    if not job.reference.startswith(f"{package}."):
+        raise UsageError(f"stage ({job.reference}) lies outside the package {package}; run it by the worker of its own package")
+    stage: Stage = load(job.reference)
     build = Build(
         path=job.path,
         inputs=job.inputs,
         execution=Execution.model_validate(job.execution),
         fingerprint=job.fingerprint,
-        report=events.report,
+        build_id=job.build_id,
+        report=events,
     )
     with build.cleanup:
         return stage.run(stage.config.model_validate(job.config), build), build.counters
 
 
-def main(stages: Mapping[str, str]) -> int:
-    """The whole of a worker's `__main__`: run the job file in `sys.argv[1]`, tell how it ended, return the exit code."""
+def main(package: str) -> int:
+    """The whole of a `__main__` of `package`'s worker: run the job file in `sys.argv[1]`, tell how it ended, return the exit code."""
     die_with_parent()
     events = Events()
     try:
-        outcome, counters = run(Job.read(sys.argv[1]), stages, events)
+        outcome, counters = run(Job.read(sys.argv[1]), package, events)
     except ClozeError as error:
         traceback.print_exc()
         events.send({"error": str(error), "exit_code": error.exit_code})

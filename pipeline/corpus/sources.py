@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from pipeline.core import fingerprints
+from pipeline.core.config import InputPath
 from pipeline.core.errors import did_you_mean
 from pipeline.corpus.readers import READERS, find_reader
 from pipeline.corpus.readers.base import Split
@@ -34,8 +36,13 @@ class Source(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str
-    path: str = Field(min_length=1)
+    path: InputPath = Field(min_length=1)
     fields: dict[str, str] = Field(default_factory=dict)
+
+    @classmethod
+    def names_files(cls, values: Mapping[str, Any]) -> bool:
+        """Whether `path` is one: of `docstrings` it is a list of packages (see `pipeline.core.config.resolve_paths`)."""
+        return values.get("kind") != "docstrings"
 
     @field_validator("kind")
     @classmethod
@@ -83,7 +90,7 @@ def source_fingerprints(sources: Iterable[Source]) -> dict[str, str]:
     for source in sources:
         for split in source.splits():
             files = find_reader(source.kind).files(split)
-            hashes = fingerprints.file_hashes(path for _, path in files)
+            hashes = fingerprints.file_fingerprints(path for _, path in files)
             scope = f"{split.name}:" if len(files) != 1 or files[0][0] != split.name else ""
             if split.fields:
                 scope = f"{json.dumps(dict(split.fields), sort_keys=True)}:{scope}"
@@ -102,7 +109,7 @@ def expand(sources: Iterable[Source]) -> tuple[list[Part], int]:
         cuts: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], list[Split]] = {}
         for split in source.splits():
             files = find_reader(source.kind).files(split)
-            hashes = fingerprints.file_hashes(path for _, path in files)
+            hashes = fingerprints.file_fingerprints(path for _, path in files)
             whole = (
                 fingerprints.combine((name, hashes[path]) for name, path in files) if len(files) != 1 else hashes[files[0][1]]
             )

@@ -16,8 +16,8 @@ import pyarrow as pa
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 from pipeline.core.ragged import I64
+from pipeline.core.reporting import Reporter
 from pipeline.core.shards import HELDOUT, TRAIN
-from pipeline.core.stage import Reporter
 from pipeline.corpus.shards import CorpusShards, in_split, read_shard, text_bytes, texts
 
 RANK = 0x76_6F_63_61_62  # "vocab": this use's own numbers from the documents' keys
@@ -26,7 +26,7 @@ REPORT_EVERY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class DocumentRanks:
     """What is known of a shard's documents when the sample is chosen: rank uint64, UTF-8 bytes int64, and whether of `train`."""
 
     rank: random_keys.U64
@@ -34,7 +34,7 @@ class Figures:
     train: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, table: pa.Table) -> Figures:
+    def of(cls, table: pa.Table) -> DocumentRanks:
         return cls(_rank(table["key"].to_numpy()), text_bytes(table), in_split(table, TRAIN))
 
 
@@ -90,24 +90,24 @@ class Sample:
                 done += len(text)
                 if done - told >= REPORT_EVERY:
                     told = done
-                    report(min(done, self.cut.size), self.cut.size, "bytes", {"step": "read"})
-            report(0, None, "", {"step": "learn"})
+                    report.progress(min(done, self.cut.size), self.cut.size, "bytes", {"step": "read"})
+            report.progress(0, None, "", {"step": "learn"})
 
         return read
 
 
-def choose(where: str, figures: Iterable[Figures], sample_bytes: int) -> tuple[Cut, Cut]:
+def choose(where: str, shards: Iterable[DocumentRanks], sample_bytes: int) -> tuple[Cut, Cut]:
     """What to train on, and what to measure with: held-out documents, or where there are none, some of the same.
 
     Args:
         where: the corpus, for messages.
-        figures: of every shard, in order.
+        shards: of the corpus, in order.
         sample_bytes: UTF-8 bytes to train on, at least.
 
     Raises:
         DataError: the corpus has no text to train on.
     """
-    found = list(figures)
+    found = list(shards)
     rank, size = np.concatenate([one.rank for one in found]), np.concatenate([one.size for one in found])
     train = np.concatenate([one.train for one in found])
     if not size[train].sum():
@@ -121,7 +121,7 @@ def choose(where: str, figures: Iterable[Figures], sample_bytes: int) -> tuple[C
 def heldout_sample(corpus: CorpusShards) -> Sample:
     """What vocabularies are measured with, straight from the corpus."""
     files = tuple(corpus.file(name) for name in corpus.names)
-    _, measured = choose(corpus.path, (Figures.of(read_shard(file)) for file in files), HELDOUT_BYTES)
+    _, measured = choose(corpus.path, (DocumentRanks.of(read_shard(file)) for file in files), HELDOUT_BYTES)
     return Sample(cut=measured, files=files)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from model.families.bert import model as bert
-from model.families.bert.model import pooler
+from model.families.bert.model import new_pooler
 from model.families.config import ModelConfig
 from model.families.longformer.config import LongformerConfig
 from model.families.pretraining import PretrainingModel, encoded
@@ -19,7 +19,7 @@ from model.layers.heads import initialize
 from model.layers.layout import Layout, Rows
 from pipeline.core.errors import UsageError
 
-__all__ = ["build", "convert", "pooler"]
+__all__ = ["convert", "new_model", "new_pooler"]
 
 PROJECTIONS = ("query", "key", "value")
 
@@ -86,7 +86,7 @@ class LongModel(PretrainingModel):
         return encoded(self.encoder, ids, {**batch, "layout": layout}, wanted)
 
 
-def build(config: ModelConfig) -> PretrainingModel:
+def new_model(config: ModelConfig) -> PretrainingModel:
     """The model of the given sizes, initialised from torch's current random state."""
     config = cast(LongformerConfig, config)
     plain = bert.encoder(config, position_offset=config.pad_token_id + 1)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from flows.tracking import replay
-from flows.tracking.spool import MetricsTail, Spool, end_killed_runs
+from flows.tracking.refused import FILE
+from flows.tracking.spool import Spool, end_killed_runs, read_step
 
 
 def runs(uri: str) -> list[Any]:
@@ -92,6 +93,45 @@ def test_a_dead_server_costs_no_time_and_no_record(tmp_path: Path, uri: str) -> 
     assert not spool.path.exists()
 
 
+def test_a_refused_record_is_set_aside_and_the_rest_arrives(tmp_path: Path, uri: str) -> None:
+    """A metric's name that MLflow does not take, among good ones; a damaged line; a run whose start is not known."""
+    spool = Spool(tmp_path / "spools", uri, "cloze")
+    run = spool.start_run("refused")
+    spool.metrics(run, {"good": 1.0, "bad\nname": 2.0, "better": 3.0})
+    spool._stream.write("{damaged\n")
+    spool.metrics("unknown", {"loss": 1.0})
+    spool.params(run, {"fine": 1, "not\tfine": 2})
+    spool.metrics(run, {"last": 4.0})
+    spool.end_run(run)
+    spool.start_sender()
+    assert spool.close(timeout=60)
+    found = next(each for each in runs(uri) if each.info.run_name == "refused")
+    assert found.data.metrics == {"good": 1.0, "better": 3.0, "last": 4.0}
+    assert (found.data.params, found.info.status) == ({"fine": "1"}, "FINISHED")
+    assert not spool.path.exists()
+    assert sum(spool.refused().values()) == 4
+    assert {"the line is damaged", "MLflow has no run for it"} < set(spool.refused())
+    records = [json.loads(line)["record"] for line in (spool.directory / FILE).read_text().splitlines()]
+    assert [record.get("metrics", record.get("params"))[0][0] for record in records if "metrics" in record] == [
+        "bad\nname",
+        "loss",
+    ]
+
+
+def test_a_deleted_experiment_comes_back(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    own = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    client = MlflowClient(tracking_uri=own)
+    client.delete_experiment(client.create_experiment("cloze"))
+    spool = Spool(tmp_path / "spools", own, "cloze")
+    spool.end_run(spool.start_run("after"))
+    spool.start_sender()
+    assert spool.close(timeout=60)
+    assert [run.info.run_name for run in runs(own)] == ["after"]
+    assert not spool.refused()
+
+
 def test_runs_of_a_killed_process_are_ended(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom flows.tracking.spool import Spool\n"
@@ -109,12 +149,56 @@ def test_runs_of_a_killed_process_are_ended(tmp_path: Path) -> None:
     assert '"end"' not in living.path.read_text()
 
 
-def test_tail_passes_whole_lines_on_once(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    tail = MetricsTail(path)
-    assert tail.read() == []
-    path.write_text('{"step": 1}\n{"st')
-    assert tail.read() == [{"step": 1}]
-    path.write_text('{"step": 1}\n{"step": 2}\n')
-    assert tail.read() == [{"step": 2}]
-    assert tail.read() == []
+def test_a_step_is_recorded_once_however_often_it_is_computed(tmp_path: Path) -> None:
+    """A first spool that ends in order, a second one whose process is killed, and a third that gets all lines again."""
+    first = Spool(tmp_path, "sqlite://", "cloze")
+    run = first.start_run("pretrain", run="a" * 32)
+    for step in (1, 2, 2, 3):
+        first.line(run, {"step": step, "time": 1.5, "loss": 2.0})
+    first.end_run(run, "KILLED")
+    first.close()
+    script = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom flows.tracking.spool import Spool\n"
+        "spool = Spool(Path(sys.argv[1]), 'sqlite://', 'cloze')\nrun = spool.start_run('pretrain', run='a' * 32)\n"
+        "for step in range(1, 6):\n    spool.line(run, {'step': step, 'time': 1.5, 'loss': 2.0})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    third = Spool(tmp_path, "sqlite://", "cloze")
+    assert read_step(tmp_path, run) == 5
+    third.start_run("pretrain", run=run)
+    for step in range(1, 8):
+        third.line(run, {"step": step, "time": 1.5, "loss": 2.0})
+    records = [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
+    points = [point for record in records if record["op"] == "metrics" for point in record["metrics"]]
+    assert sorted(points) == [["loss", 2.0, step, 1500] for step in range(1, 8)]
+    third.end_run(run)
+    assert read_step(tmp_path, run) == -1  # nothing goes on with it
+
+
+def test_a_run_that_was_started_again_in_one_spool_is_ended(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, "sqlite://", "cloze")
+    run = spool.start_run("pretrain")
+    spool.end_run(run, "FAILED")
+    spool.start_run("pretrain", run=run)
+    spool.close()
+    end_killed_runs(tmp_path)
+    assert json.loads(spool.path.read_text().splitlines()[-1])["status"] == "KILLED"
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_it_was_begun(tmp_path: Path, uri: str) -> None:
+    run = "b" * 32
+    for status in ("FAILED", "RUNNING", "FINISHED"):
+        spool = Spool(tmp_path, uri, "cloze")
+        parent = spool.start_run(f"try that is {status}")
+        spool.start_run("goes on", parent, run=run)
+        if status != "RUNNING":
+            spool.end_run(run, status)
+            spool.end_run(parent, status)
+        spool.start_sender()
+        assert spool.close(timeout=60)
+        found = {known.info.run_name: known for known in runs(uri)}
+        assert found["goes on"].info.status == status
+        assert found["goes on"].data.tags["mlflow.parentRunId"] == found[f"try that is {status}"].info.run_id
+    assert sum(known.info.run_name == "goes on" for known in runs(uri)) == 1

@@ -16,7 +16,8 @@ from model.data.collate import PREDICTIONS, blank, collate
 from model.data.layouts import Kind
 from model.data.prefetch import Prefetch
 from model.data.shards import Shards, verify
-from model.families.table import FAMILIES, build
+from model.families.models import new_model
+from model.families.table import FAMILIES
 from model.train.scoring import Scoring
 from pipeline.core.errors import DataError
 from pipeline.core.ragged import offsets_of
@@ -80,7 +81,7 @@ def test_rows_without_pairs_have_no_pair_label(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_blank_batch_teaches_nothing(family: str) -> None:
     config = tiny_config(family=family, **SMALL.get(family, {}))
-    scoring = Scoring(build(config), config.own_objectives("nsp" if "pair" in config.heads else None), "fp32").train()
+    scoring = Scoring(new_model(config), config.own_objectives("nsp" if "pair" in config.heads else None), "fp32").train()
     batch = blank(pad=SPECIAL.pad)
     assert scoring.targets(batch) == [0] * len(scoring.names)
     loss, *_ = scoring(batch, torch.ones(len(scoring.names)))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from model.families.table import FAMILIES, build
+from model.families.models import new_model
+from model.families.table import FAMILIES
 from model.layers import unpadded
 from model.objectives import objectives
 from model.train.scoring import Scoring
@@ -51,7 +52,7 @@ def test_a_training_step_asks_nothing(family: str, packed_rows: bool, choice: Ch
     if packed_rows:
         batch = {**pack(batch), "masked_labels": batch["masked_labels"], "pair_labels": batch["pair_labels"][:3]}
     names = config.own_objectives("nsp" if "pair" in config.heads and not packed_rows else None)
-    scoring = Scoring(build(config), names, "fp32", weights=config.loss_weights()).train()
+    scoring = Scoring(new_model(config), names, "fp32", weights=config.loss_weights()).train()
     batch, counts = laid(batch, choice), torch.ones(len(names))
     with NoQuestions():
         loss, *_ = scoring(batch, counts)
@@ -60,7 +61,7 @@ def test_a_training_step_asks_nothing(family: str, packed_rows: bool, choice: Ch
 
 
 def test_a_student_and_its_teacher_ask_nothing() -> None:
-    student, teacher = build(tiny_config(family="distilbert")), build(tiny_config())
+    student, teacher = new_model(tiny_config(family="distilbert")), new_model(tiny_config())
     batch = laid(tiny_batch(rows=6), "buckets")
     chosen, temperature = objectives(("mlm", "distillation", "cosine")), torch.tensor(2.0)
     with NoQuestions():
@@ -71,7 +72,7 @@ def test_a_student_and_its_teacher_ask_nothing() -> None:
 
 
 def test_a_classifier_with_its_global_token_asks_nothing() -> None:
-    encoder = build(tiny_config(family="longformer", **CHANGES["longformer"])).encoder
+    encoder = new_model(tiny_config(family="longformer", **CHANGES["longformer"])).encoder
     batch = tiny_batch(rows=6)
     with NoQuestions():
         encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]).sum().backward()

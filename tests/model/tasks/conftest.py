@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from model import checkpoint
+from model.families.bert.config import BertConfig
 from model.families.config import ModelConfig
-from model.families.table import build
+from model.families.models import new_model
 from pipeline import tokenizer
 from pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -33,7 +34,7 @@ def pieces(vocab_file: str) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def shape(pieces: Tokenizer) -> ModelConfig:
-    return ModelConfig(
+    return BertConfig(
         vocab_size=pieces.vocab_size,
         hidden_size=32,
         num_hidden_layers=1,
@@ -53,9 +54,9 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, pieces: Tokenizer, shap
     checkpoint.save_weights(
         path,
         model=shape,
-        state=build(shape).state_dict(),
+        state=new_model(shape).state_dict(),
         tokenizer=str(directory / "tokenizer"),
-        heads=ModelConfig.heads,
+        heads=shape.heads,
     )
     checkpoint.complete(path)
     return path

@@ -11,19 +11,17 @@ import pytest
 from pydantic import Field
 
 from pipeline.core import artifact, storage
-from pipeline.core.config import StageConfig, parse_config
+from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.errors import DataError, UsageError
+from pipeline.core.execute import execute, join_execution
 from pipeline.core.execution import Execution
-from pipeline.core.stage import Build, Outcome, Stage, execute, join_execution
+from pipeline.core.reporting import Reporter
+from pipeline.core.stage import Build, Outcome, Stage
 
 
 class ToyConfig(StageConfig):
     size: int = Field(default=3, gt=0)
-    data: str | None = None
-
-    @classmethod
-    def path_fields(cls) -> tuple[str, ...]:
-        return ("data",)
+    data: InputPath | None = None
 
 
 def run(config: ToyConfig, build: Build) -> Outcome:
@@ -157,6 +155,27 @@ def test_second_builder_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Pat
     assert execute(TOY, ToyConfig(), {}, str(out)).cached is False
 
 
+def test_all_tries_at_an_artifact_share_a_build_id(tmp_path: Path) -> None:
+    out = str(tmp_path / "toy")
+    begun: list[str] = []
+
+    class Listener(Reporter):
+        def begin(self, build_id: str) -> None:
+            begun.append(build_id)
+
+    broken = Stage(name="toy", version=1, config=ToyConfig, run=_fail)
+    for _ in range(2):
+        with pytest.raises(DataError):
+            execute(broken, ToyConfig(), {}, out, report=Listener())
+    made = execute(TOY, ToyConfig(), {}, out, report=Listener())
+    assert begun == [made.manifest.build] * 3
+    assert execute(TOY, ToyConfig(), {}, out, report=Listener()).cached
+    assert len(begun) == 3  # nothing begins where all is there
+    again = execute(TOY, ToyConfig(), {}, out, report=Listener(), force=True)
+    assert begun[3:] == [again.manifest.build]
+    assert begun[3] != begun[0]
+
+
 def test_a_machine_that_joins_waits_until_the_first_has_begun(tmp_path: Path) -> None:
     """It must not write into the directory before, or the first one would find something else there."""
     out = str(tmp_path / "toy")
@@ -172,7 +191,7 @@ def test_a_machine_that_joins_waits_until_the_first_has_begun(tmp_path: Path) ->
 
     other = Stage(name="toy", version=1, config=ToyConfig, run=take_part)
     second = threading.Thread(
-        target=join_execution, args=(other, ToyConfig(), {}, out), kwargs={"execution": Execution(node_rank=1)}
+        target=join_execution, args=(other, ToyConfig(), {}, out), kwargs={"execution": Execution(nodes=2, node_rank=1)}
     )
     second.start()
     time.sleep(0.5)
@@ -180,12 +199,3 @@ def test_a_machine_that_joins_waits_until_the_first_has_begun(tmp_path: Path) ->
     owner = Stage(name="toy", version=1, config=ToyConfig, run=hold)
     assert execute(owner, ToyConfig(), {}, out).manifest.rows == 3
     assert joined == [True]
-
-
-def test_config_errors_name_field_value_and_remedy() -> None:
-    with pytest.raises(UsageError, match=r"unknown config key toy\.sise; did you mean 'size'\?"):
-        parse_config(ToyConfig, {"sise": 3}, "toy")
-    with pytest.raises(UsageError, match=r"toy\.size \(found -1\)"):
-        parse_config(ToyConfig, {"size": -1}, "toy")
-    with pytest.raises(UsageError, match=r"toy\.size \(found 'x'\)"):
-        parse_config(ToyConfig, {"size": "x"}, "toy")
