@@ -27,7 +27,7 @@ def fetch(collection: str, directory: str | None, mirror: str | None, as_json: b
     files = []
     for remote in COLLECTIONS[collection](mirror):
         with terminal.StageDisplay(remote.name, terminal.console()) as display:
-            files.append(str(download(remote, target, lambda done, total, show=display: show(done, total, "B", {}))))  # type: ignore[misc]
+            files.append(str(download(remote, target, lambda done, total, show=display: show.progress(done, total, "B", {}))))  # type: ignore[misc]
     if as_json:
         emit({"collection": collection, "directory": str(target), "files": files})
     else:

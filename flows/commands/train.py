@@ -18,6 +18,7 @@ launch_options = (
     click.option("--device", type=click.Choice(["auto", "cpu", "cuda"])),
     click.option("--checkpoint-every", type=click.IntRange(min=0), help="Steps between checkpoints; 0: only at the end."),
     click.option("--keep-checkpoints", type=click.IntRange(min=1)),
+    click.option("--grace-seconds", type=click.FloatRange(min=0), help="Time for a checkpoint after SIGTERM; 25."),
     click.option(
         "--compile/--no-compile", "compile", default=None, help="torch.compile the training step; by default where it pays."
     ),

@@ -1,9 +1,9 @@
 """Run a stage in processes of its own, one a rank, and bring its progress, outcome and errors back.
 
 The processes start in sessions of their own and die with this one (they ask the kernel for it). On a stop
-(SIGTERM, Ctrl-C, a cancelled flow) the ranks get SIGTERM and 25 seconds to save a checkpoint. When one rank
-dies, the others are ended too, so nothing waits for a peer that will never answer. Output goes to
-`_logs/` in the artifact's directory.
+(SIGTERM, Ctrl-C, a cancelled flow) the ranks get SIGTERM and `execution.grace_seconds` to save a checkpoint. When one rank
+fails or dies, the others are ended too, so nothing waits for a peer that will never answer. A rank that something else killed
+is what is told: its peers only say that it is gone. Output goes to `_logs/` in the artifact's directory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from pipeline.core.worker import EVENTS_FD, Job
 from pipeline.core.worker import LOGS as LOGS
 from pipeline.core.worker import local_directory as local_directory
 
-GRACE_SECONDS = 25.0  # for a checkpoint after SIGTERM; Kubernetes and Prefect allow 30
 PEER_SECONDS = 5.0  # for the other ranks to notice that one has failed
 JOB = "job.json"  # in LOGS: how the stage was last begun, for `cloze resume`
 # A training step allocates and frees hundreds of megabytes. By default glibc gives them back to the kernel and takes them again,
@@ -58,6 +57,7 @@ def in_process(stage: Stage, worker: str, *, parallel: bool) -> Callable[[StageC
             inputs=dict(build.inputs),
             execution=build.execution.model_dump(mode="json"),
             fingerprint=build.fingerprint,
+            build_id=build.build_id,
         )
         ranks = _Ranks(job, worker, build, build.execution.processes if parallel else 1)
         return ranks.run()
@@ -73,6 +73,8 @@ class _Ranks:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.final: dict[int, dict[str, Any]] = {}  # rank -> its last event
         self.first_failed: int | None = None  # the others are ended for its sake
+        self.killed: int | None = None  # the first rank that a signal ended which we did not send
+        self.grace = build.execution.grace_seconds
         self.logs = local_directory(build.path) / LOGS
 
     def run(self) -> Outcome:
@@ -86,10 +88,12 @@ class _Ranks:
                 stream = self._start(rank, environment, job_file)
                 selector.register(stream, selectors.EVENT_READ, (rank, bytearray()))
             self._watch(selector)
-        except BaseException:
-            self._stop(GRACE_SECONDS)
-            self._drain(selector)
-            if any(process.returncode == Stopped.exit_code for process in self.processes):
+        except BaseException as error:
+            self._stop(self.grace)
+            with suppress(Exception):  # the ranks' last words do not matter more than why they were ended
+                self._drain(selector)
+            asked = not isinstance(error, Exception)  # KeyboardInterrupt and Prefect's termination; anything else is a fault
+            if asked and any(process.returncode == Stopped.exit_code for process in self.processes):
                 raise Stopped(self._stopped_sentence()) from None
             raise
         finally:
@@ -123,11 +127,10 @@ class _Ranks:
         while selector.get_map():
             for key, _ in selector.select(timeout=0.5):
                 self._read(selector, key)
-            failed = [rank for rank, process in enumerate(self.processes) if process.poll() not in (None, 0)]
-            if failed and deadline is None:
-                self.first_failed = failed[0]
-                stopping = self.processes[failed[0]].returncode == Stopped.exit_code
-                deadline = time.monotonic() + (GRACE_SECONDS if stopping else PEER_SECONDS)
+            self._look_for_failures()
+            if self.first_failed is not None and deadline is None:
+                stopping = self._failure(self.first_failed) == Stopped.exit_code
+                deadline = time.monotonic() + (self.grace if stopping else PEER_SECONDS)
             if deadline is not None and time.monotonic() > deadline:
                 break
             if all(p.poll() is not None for p in self.processes) and not selector.select(timeout=0):
@@ -135,6 +138,27 @@ class _Ranks:
         for process in self.processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=PEER_SECONDS if deadline is None else 0.1)
+        self._look_for_failures()
+
+    def _failure(self, rank: int) -> int:
+        """The exit code of a rank that has failed: its process's, or the one it told, for it may hang after that. 0: none."""
+        return self.processes[rank].poll() or int(self.final.get(rank, {}).get("exit_code", 0))
+
+    def _look_for_failures(self) -> None:
+        """Note who failed first, and who was killed first. Only before we send signals of our own.
+
+        A rank that aborts after another one failed was not killed: libraries abort when a peer is gone.
+        """
+        failed = [rank for rank in range(len(self.processes)) if self._failure(rank)]
+        failed.sort(key=lambda rank: self.processes[rank].returncode == -signal.SIGABRT)
+        if failed and self.first_failed is None:
+            self.first_failed = failed[0]
+        for rank in failed:
+            code = self.processes[rank].returncode
+            dead = code is not None and code < 0
+            told = rank in self.final  # it died while it ended
+            if dead and not told and self.killed is None and (code != -signal.SIGABRT or rank == self.first_failed):
+                self.killed = rank
 
     def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
         rank, pending = key.data
@@ -150,10 +174,14 @@ class _Ranks:
         pending[:] = rest
         for line in lines:
             event = json.loads(line)
-            if "progress" not in event:
+            if "progress" in event:
+                if rank == 0:
+                    self.build.report.progress(*event["progress"])
+            elif "metrics" in event:
+                if rank == 0:
+                    self.build.report.metrics(event["metrics"])
+            else:
                 self.final[rank] = event
-            elif rank == 0:
-                self.build.report(*event["progress"])
 
     def _drain(self, selector: selectors.BaseSelector) -> None:
         for _ in range(100):
@@ -181,6 +209,8 @@ class _Ranks:
 
     def _outcome(self) -> Outcome:
         codes = [process.returncode for process in self.processes]
+        if self.killed is not None:
+            raise ClozeError(self._death(self.killed))
         if any(codes):
             errors = [self.final[rank] for rank in sorted(self.final) if "error" in self.final[rank]]
             errors.sort(key=lambda event: event["exit_code"] not in BY_EXIT_CODE)
@@ -191,14 +221,18 @@ class _Ranks:
                 hint = "" if event["exit_code"] in BY_EXIT_CODE else f" (log: {self.logs})"
                 raise BY_EXIT_CODE.get(event["exit_code"], ClozeError)(event["error"] + hint)
             rank = self.first_failed if self.first_failed is not None else next(r for r, code in enumerate(codes) if code)
-            raise ClozeError(
-                f"{self.job.stage} rank {rank} {ending(codes[rank])}; its output is in {self.logs / f'rank{rank}.log'}"
-            )
+            raise ClozeError(self._death(rank))
         event = self.final.get(0, {})
         if "outcome" not in event:
             raise ClozeError(f"{self.job.stage} ended without a result; its output is in {self.logs / 'rank0.log'}")
         self.build.counters.update(event["counters"])
         return Outcome(**event["outcome"])
+
+    def _death(self, rank: int) -> str:
+        """How a rank ended that left no word."""
+        number = self.build.execution.node_rank * self.count + rank  # among all machines' ranks
+        who = f"{self.job.stage} rank {number}" if self.count * self.build.execution.nodes > 1 else self.job.stage
+        return f"{who} {ending(self.processes[rank].returncode)}; its output is in {self.logs / f'rank{number}.log'}"
 
     def _stopped_sentence(self) -> str:
         told = [event["error"] for event in self.final.values() if event.get("exit_code") == Stopped.exit_code]

@@ -19,7 +19,8 @@ from flows.graph.config import RunConfig
 from pipeline.core import artifact, fingerprints, storage
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, UsageError, did_you_mean
-from pipeline.core.stage import Reporter, Result, execute, silent
+from pipeline.core.reporting import SILENT, Reporter
+from pipeline.core.stage import Result, execute
 
 STATE = "state.json"
 OUTPUTS = ("checkpoint", "predictions", "report")  # paths in a summary that are relative to the artifact
@@ -151,7 +152,7 @@ def _why(
     return f"{' and '.join(remade)} runs again" if remade else "not made with these settings yet"
 
 
-def run_step(step: Step, config: RunConfig, report: Reporter = silent) -> Result:
+def run_step(step: Step, config: RunConfig, report: Reporter = SILENT) -> Result:
     """Make one step's artifact, and let the run's link lead to it."""
     result = execute(
         stages.stage(step.name),

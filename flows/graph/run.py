@@ -14,15 +14,14 @@ from rich.console import Console
 
 from flows.graph import config as configs
 from flows.graph import plan
-from flows.tracking.spool import MetricsTail, Spool, tracking_uri
+from flows.tracking.spool import Spool, tracking_uri
 from flows.views import terminal
 from pipeline.core.errors import Stopped
+from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Result
 
 StageName = Literal["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
 EXPERIMENT = "cloze"
-METRICS_FILE = "metrics.jsonl"
-NOT_METRICS = ("step", "time")
 
 
 class RunParameters(BaseModel):
@@ -84,43 +83,57 @@ class Session:
             )
 
     def run_one(self, step: plan.Step) -> Result:
-        """Run one step, with its live line, its child run in MLflow and its line in the results."""
+        """Run one step, with its live line, its child run in MLflow if it is made, and its line in the results."""
         assert self.spool is not None
-        run = self.spool.start_run(step.name, self._parent, {"cloze.kind": "stage", "cloze.fingerprint": step.fingerprint})
-        self.spool.params(run, step.config.model_dump(mode="json"))
-        tail = MetricsTail(Path(step.artifact) / METRICS_FILE)
-        result: Result | None = None
-        try:
-            with terminal.StageDisplay(step.name, self.screen) as display:
-
-                def report(done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
-                    display(done, total, unit, figures)
-                    self._pass_on(run, tail)
-
-                result = plan.run_step(step, self.config, report)
-        except BaseException as error:
-            self._pass_on(run, tail)
-            self.spool.end_run(run, _status(error))
-            raise
-        self._pass_on(run, tail)
-        manifest = result.manifest
-        self.spool.metrics(run, {"seconds": result.seconds, **manifest.summary})
-        self.spool.metrics(run, {"count": {key.replace("/", "."): n for key, n in manifest.counters.items()}})
-        report_file = manifest.summary.get("report")
+        with (
+            terminal.StageDisplay(step.name, self.screen) as display,
+            _Record(step, self.spool, self._parent, display) as record,
+        ):
+            result = plan.run_step(step, self.config, record)
+            record.result(result)
+        report_file = result.manifest.summary.get("report")
         if report_file:
             self.spool.file(self._parent, str(Path(step.artifact).resolve() / report_file))
-        self.spool.end_run(run)
         self.results.append(result)
         self.screen.print(terminal.done_line(result))
         return result
 
-    def _pass_on(self, run: str, tail: MetricsTail) -> None:
-        """Trainers append their metrics to a file; what has come since goes to the spool with its own times."""
-        assert self.spool is not None
-        for line in tail.read():
-            values = {key: value for key, value in line.items() if key not in NOT_METRICS}
-            stamp = int(line["time"] * 1000) if "time" in line else None
-            self.spool.metrics(run, values, step=int(line.get("step", 0)), time_ms=stamp)
+
+class _Record(Reporter):
+    """A stage's run in MLflow, from the moment that its directory is claimed; a cached stage has none. Shows progress on the way.
+
+    The build id names the run, so a stage that was killed goes on in the run that it began.
+    """
+
+    def __init__(self, step: plan.Step, spool: Spool, parent: str, display: Reporter) -> None:
+        self.step, self.spool, self.parent, self.display = step, spool, parent, display
+        self.run: str | None = None
+
+    def begin(self, build_id: str) -> None:
+        tags = {"cloze.kind": "stage", "cloze.fingerprint": self.step.fingerprint}
+        self.run = self.spool.start_run(self.step.name, self.parent, tags, run=build_id)
+        self.spool.params(self.run, self.step.config.model_dump(mode="json"))
+
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        self.display.progress(done, total, unit, figures)
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        if self.run is not None:
+            self.spool.line(self.run, values)
+
+    def result(self, result: Result) -> None:
+        """The figures of the finished artifact."""
+        if self.run is not None:
+            manifest = result.manifest
+            self.spool.metrics(self.run, {"seconds": result.seconds, **manifest.summary})
+            self.spool.metrics(self.run, {"count": {key.replace("/", "."): n for key, n in manifest.counters.items()}})
+
+    def __enter__(self) -> _Record:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if self.run is not None:
+            self.spool.end_run(self.run, _status(error))
 
 
 def _status(error: BaseException | None) -> str:

@@ -5,6 +5,7 @@ It runs in the flow's own process: it reads JSON and draws; only the filled mask
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,21 +44,26 @@ def run(config: ReportConfig, build: Build) -> Outcome:
     history: list[dict[str, Any]] = []
     masks: list[dict[str, Any]] = []
     if "pretrain" in manifests:
-        build.report(0, 2, "parts", {"step": "masks"})
+        build.report.progress(0, 2, "parts", {"step": "masks"})
         checkpoint = build.inputs["pretrain"]
         filled = run_tool("fill-mask", {"texts": list(config.masked), "top_k": config.top_k}, {"checkpoint": checkpoint})
         masks = [{"text": text, "candidates": found} for text, found in zip(config.masked, filled["predictions"], strict=True)]
         history = _history(Path(checkpoint))
-    build.report(1, 2, "parts", {"step": "page"})
+    build.report.progress(1, 2, "parts", {"step": "page"})
     page = render(manifests, history, masks)
     storage.write_bytes(build.file(FILE), page.encode())
     return Outcome(summary={"report": FILE, "masks": masks})
 
 
 def _history(pretrain: Path) -> list[dict[str, Any]]:
-    from flows.tracking.spool import MetricsTail
+    from pipeline.core.errors import DataError
 
-    return MetricsTail(pretrain / "metrics.jsonl").read()
+    path = pretrain / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise DataError(f"{path} has a damaged line ({error}); remove the line, or the directory to train again") from error
 
 
 STAGE = Stage(

@@ -3,7 +3,7 @@
 It sends every spool in the directory, oldest first, and follows the newest until standard input ends. Beside
 each spool lies `NAME.sent`: the offset reached and the MLflow runs made. A record that was sent but not yet
 noted when this process died is sent again with the same key, step, time and value, which MLflow stores once;
-a run carries our id as a tag and is looked up before it is made.
+a run carries our id as a tag and is looked up before it is made. A run that is started again is open again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.tracking.spool import open_runs
 from pipeline.core import storage
 
 if TYPE_CHECKING:
@@ -56,9 +57,7 @@ class Replay:
     def forget_if_complete(self) -> None:
         """Remove a spool whose runs have all ended: MLflow has it all. Its notes go last."""
         records = [json.loads(line) for line in self.spool.read_bytes().splitlines()]
-        begun = {record["run"] for record in records if record["op"] == "start"}
-        ended = {record["run"] for record in records if record["op"] == "end"}
-        if begun == ended and self.offset == self.spool.stat().st_size:
+        if not open_runs(records) and self.offset == self.spool.stat().st_size:
             self.spool.unlink()
             self.notes.unlink(missing_ok=True)
 
@@ -89,11 +88,15 @@ class Replay:
         experiment = self.client.get_experiment_by_name(self.experiment)
         experiment_id = experiment.experiment_id if experiment else self.client.create_experiment(self.experiment)
         found = self.client.search_runs([experiment_id], f"tags.`{OUR_ID}` = '{record['run']}'", max_results=1)
-        if found:
-            return str(found[0].info.run_id)
         tags = {**record["tags"], OUR_ID: record["run"]}
         if record["parent"]:
             tags[PARENT_TAG] = self.runs[record["parent"]]
+        if found:  # it goes on, below the run that goes on with it
+            known = str(found[0].info.run_id)
+            self.client.update_run(known, status="RUNNING")
+            for key, value in tags.items():
+                self.client.set_tag(known, key, value)
+            return known
         run = self.client.create_run(experiment_id, start_time=record["time"], tags=tags, run_name=record["name"])
         return str(run.info.run_id)
 

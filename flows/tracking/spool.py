@@ -8,6 +8,9 @@
 
 Ids are ours. `flows.tracking.replay` turns them into MLflow's runs, and keeps the place it has reached beside
 the spool, so that records are sent once each, whenever the server answers.
+
+A run may start again after its end: a training that was killed goes on in the run it began. `steps/ID` holds the highest step
+that spools before this one have of it, so that a step that is computed a second time is recorded once.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.errors import ClozeError
+from pipeline.core import storage
 
+STEPS = "steps"
+NO_STEP = -1
 FLUSH_SECONDS = 20.0  # how long the end of a run waits for a server that answers
 
 
@@ -49,6 +54,7 @@ class Spool:
         self._stream = self.path.open("a", encoding="utf-8", buffering=1)
         fcntl.flock(self._stream, fcntl.LOCK_EX)  # says that this spool's writer lives
         self._sender: subprocess.Popen[bytes] | None = None
+        self._steps: dict[str, int] = {}  # our id -> the highest step recorded
 
     def _write(self, record: Mapping[str, Any]) -> None:
         self._stream.write(json.dumps(record) + "\n")
@@ -64,8 +70,12 @@ class Spool:
                 start_new_session=True,
             )
 
-    def start_run(self, name: str, parent: str | None = None, tags: Mapping[str, str] | None = None) -> str:
-        run = uuid.uuid4().hex
+    def start_run(
+        self, name: str, parent: str | None = None, tags: Mapping[str, str] | None = None, run: str | None = None
+    ) -> str:
+        """Start a run, or go on with `run`; returns our id of it."""
+        run = run or uuid.uuid4().hex
+        self._steps[run] = read_step(self.directory, run)
         self._write({"op": "start", "run": run, "parent": parent, "name": name, "tags": dict(tags or {}), "time": now()})
         return run
 
@@ -80,10 +90,25 @@ class Spool:
         if found:
             self._write({"op": "metrics", "run": run, "metrics": found})
 
+    def line(self, run: str, values: Mapping[str, Any]) -> None:
+        """Log one line of a trainer, `step` and `time` (Unix seconds) among its values, unless its step is recorded."""
+        step = int(values["step"])
+        if step <= self._steps[run]:
+            return
+        stamp = values.get("time")
+        numbers = {name: value for name, value in values.items() if name not in ("step", "time")}
+        self.metrics(run, numbers, step, None if stamp is None else int(stamp * 1000))
+        self._steps[run] = step
+
     def file(self, run: str, path: str) -> None:
         self._write({"op": "file", "run": run, "path": path})
 
     def end_run(self, run: str, status: str = "FINISHED") -> None:
+        """End a run. One that is finished never goes on, so its step is forgotten."""
+        if status == "FINISHED":
+            (self.directory / STEPS / run).unlink(missing_ok=True)
+        else:
+            write_step(self.directory, run, self._steps[run])
         self._write({"op": "end", "run": run, "status": status, "time": now()})
 
     def close(self, timeout: float = FLUSH_SECONDS) -> bool:
@@ -112,13 +137,43 @@ def end_killed_runs(directory: Path) -> None:
             content = stream.read()
             whole = content[: content.rfind("\n") + 1]
             records = [json.loads(line) for line in whole.splitlines()]
-            ended = {record["run"] for record in records if record["op"] == "end"}
-            begun = [record["run"] for record in records if record["op"] == "start" and record["run"] not in ended]
+            begun = open_runs(records)
             if begun:
                 stream.seek(len(whole.encode()))  # over the torn last line, if there is one
                 stream.truncate()
                 for run in reversed(begun):
+                    write_step(directory, run, _highest_step(records, run))
                     stream.write(json.dumps({"op": "end", "run": run, "status": "KILLED", "time": now()}) + "\n")
+
+
+def open_runs(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The runs that were started and not ended since, in the order of their start."""
+    begun: dict[str, None] = {}
+    for record in records:
+        if record["op"] == "start":
+            begun[record["run"]] = None
+        elif record["op"] == "end":
+            begun.pop(record["run"], None)
+    return list(begun)
+
+
+def read_step(directory: Path, run: str) -> int:
+    """The highest step of the run that any spool has recorded; -1: none."""
+    try:
+        return int((directory / STEPS / run).read_text())
+    except (OSError, ValueError):
+        return NO_STEP
+
+
+def write_step(directory: Path, run: str, step: int) -> None:
+    """Remember the highest step of a run that may go on in a later spool."""
+    if step > read_step(directory, run):
+        storage.write_bytes(str(directory / STEPS / run), str(step).encode())
+
+
+def _highest_step(records: Iterable[Mapping[str, Any]], run: str) -> int:
+    mine = (record for record in records if record["op"] == "metrics" and record["run"] == run)
+    return max((step for record in mine for _, _, step, _ in record["metrics"]), default=NO_STEP)
 
 
 def is_number(value: Any) -> bool:
@@ -135,28 +190,3 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
         else:
             flat.append((name, value))
     return flat
-
-
-class MetricsTail:
-    """Follows a `metrics.jsonl` that a trainer appends to, and passes each line on once."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.offset = path, 0
-
-    def read(self) -> list[dict[str, Any]]:
-        """The whole lines that have appeared since the last call."""
-        try:
-            with self.path.open("rb") as stream:
-                stream.seek(self.offset)
-                content = stream.read()
-        except FileNotFoundError:
-            return []
-        whole = content[: content.rfind(b"\n") + 1]
-        self.offset += len(whole)
-        lines = []
-        for line in whole.splitlines():
-            try:
-                lines.append(json.loads(line))
-            except ValueError as error:
-                raise ClozeError(f"{self.path} has a damaged line; remove the directory and train again") from error
-        return lines

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from flows.graph.plan import Step
 from pipeline.core.artifact import Manifest
+from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Result
 
 
@@ -33,7 +34,7 @@ class _Rate(ProgressColumn):
         return Text(f"{si(task.speed)} {task.fields.get('unit', '')}/s", style="progress.data.speed")
 
 
-class StageDisplay:
+class StageDisplay(Reporter):
     """A stage's live line; a context manager and a `Reporter` in one."""
 
     def __init__(self, name: str, screen: Console) -> None:
@@ -64,7 +65,7 @@ class StageDisplay:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def __call__(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         """Show progress; `figures["step"]` names a part of the stage, and its change restarts the bar."""
         if figures.get("step") != self._step:
             self._step = figures.get("step")

@@ -36,10 +36,10 @@ def evaluate(config: EvaluateConfig, build: Build) -> Outcome:
     source = task_source(task, config.data, build.inputs.get("corpus"))
     examples = task.read(source, config.split, loaded.task.get("limit_per_class")).relabelled(names)
     encoded = encode(examples, tokenizer.load(loaded.tokenizer), int(loaded.task["max_length"]))
-    build.report(0, len(examples), "examples", {})
+    build.report.progress(0, len(examples), "examples", {})
     model = trained_classifier(loaded.model, loaded.state, len(names), loaded.path).to(hardware.device)
     probabilities = predict(model, encoded, hardware)
-    build.report(len(examples), len(examples), "examples", {})
+    build.report.progress(len(examples), len(examples), "examples", {})
     write_predictions(build.file(PREDICTIONS), examples, probabilities)
     content: dict[str, Any] = {"task": task.name, "split": config.split, "examples": len(examples), "metrics": {}}
     if encoded.labels is not None:

@@ -204,7 +204,7 @@ class _Session:
         before, figures = self._done, {"run": name}
 
         def on_step(step: int, loss: float) -> None:
-            self.build.report(before + step, self._total, "steps", {**figures, "loss": round(loss, 4)})
+            self.build.report.progress(before + step, self._total, "steps", {**figures, "loss": round(loss, 4)})
 
         probabilities = np.zeros((0, labels), dtype=np.float32)
         for end in train(model, self.splits["train"].encoded, self.budget, self.hardware, on_step):

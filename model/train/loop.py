@@ -54,7 +54,9 @@ def run(config: PretrainConfig, build: Build) -> Outcome:
     with StopRequest.heeded() as stop:
         world = join(build.execution)
         if world.first:
-            build.report(0, config.steps, "steps", {"note": "reading the dataset, building the model, starting DeepSpeed"})
+            build.report.progress(
+                0, config.steps, "steps", {"note": "reading the dataset, building the model, starting DeepSpeed"}
+            )
         setup = prepare(config, build, world)
         trainer = Trainer(config.model_copy(update={"model": setup.model}), build, setup, stop)
         return trainer.run()
@@ -106,6 +108,9 @@ class Trainer:
             resumed.optimizer.clear()
         dropped = self.metrics.cut(progress.step - (progress.pending is not None))
         self.skips.cut(progress.step)
+        if self.world.first:
+            for line in self.metrics.read():  # a kill may have come between a line and its record
+                self.build.report.metrics(line)
         if resumed is not None:
             self.setup.notes.append(f"going on from {checkpoint.STEPS}/{checkpoint.step_name(progress.step)}")
         elif dropped:
@@ -129,7 +134,7 @@ class Trainer:
     def _report(self, figures: Mapping[str, Any]) -> None:
         if self.world.first:
             self._reported = time.monotonic()
-            self.build.report(self.progress.step, self.config.steps, "steps", figures)
+            self.build.report.progress(self.progress.step, self.config.steps, "steps", figures)
 
     def _note(self, note: str, kind: str = "note") -> None:
         log.warning("%s", note)
@@ -265,8 +270,11 @@ class Trainer:
             loss = line.get("heldout_loss")
             if loss is not None and (progress.best is None or loss < progress.best["heldout_loss"]):
                 progress.best = {"step": progress.step, "heldout_loss": loss}
+        line["time"] = round(time.time(), 3)
         self.metrics.add(line)
-        self._report({name: value for name, value in line.items() if name != "step"})
+        if self.world.first:
+            self.build.report.metrics(line)
+        self._report({name: value for name, value in line.items() if name not in ("step", "time")})
 
     def _save(self) -> None:
         """Write this step's checkpoint, unless it is there. Every rank calls it."""

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from model.train.distributed import World
+from pipeline.core import storage
 
 METRICS, SKIPPED = "metrics.jsonl", "skipped.jsonl"
 
@@ -30,15 +31,15 @@ class Lines:
         self.path, self._writes = Path(path), world.first
 
     def cut(self, step: int) -> int:
-        """Drop every line after `step`, and a half-written one. Returns how many went."""
+        """Drop every line after `step`, and damaged ones. Returns how many went."""
         if not self._writes or not self.path.exists():
             return 0
-        lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+        before = self.path.read_text(encoding="utf-8", errors="replace")
+        lines = before.splitlines()
         kept = [line for line in lines if _step(line) <= step]
-        if len(kept) < len(lines):
-            partial = self.path.with_name(f"_{self.path.name}")
-            partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-            partial.replace(self.path)
+        after = "".join(f"{line}\n" for line in kept)  # the last one may lack its end
+        if after != before:
+            storage.write_bytes(str(self.path), after.encode())
         return len(lines) - len(kept)
 
     def add(self, line: Mapping[str, Any]) -> None:
@@ -47,11 +48,14 @@ class Lines:
             with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(line) + "\n")
 
+    def read(self) -> list[dict[str, Any]]:
+        """All lines but damaged ones."""
+        lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines() if self.path.exists() else []
+        return [json.loads(line) for line in lines if _step(line) < float("inf")]
+
     def last(self) -> dict[str, Any]:
         """The newest line; empty where there is none."""
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-        return found
+        return next(iter(self.read()[-1:]), {})
 
     def sync(self) -> None:
         """Have the lines on disk before a checkpoint says that they were written."""

@@ -49,6 +49,7 @@ class Manifest:
     stage: str
     version: int
     fingerprint: str
+    build: str = ""  # names the making of it, however many tries it took
     parents: dict[str, str]  # input's name -> its fingerprint
     config: dict[str, Any]  # the resolved config
     files: tuple[FileEntry, ...]

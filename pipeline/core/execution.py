@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.core.lock import LOCK as LOCK
 
@@ -27,4 +27,7 @@ class Execution(BaseModel):
     device: str = "auto"  # auto | cpu | cuda
     checkpoint_every: int = 0  # steps between checkpoints; 0: only at the end
     keep_checkpoints: int = 2
+    # Seconds to save a checkpoint in after SIGTERM, before SIGKILL. Kubernetes and Prefect allow 30 by default: give them more, too,
+    # where a checkpoint is large (BERT-large with Adam's state: four gigabytes) or the disk slow.
+    grace_seconds: float = Field(default=25.0, ge=0)
     compile: bool | None = None  # torch.compile the training step; None: where it pays

@@ -66,5 +66,5 @@ def ending(code: int) -> str:
     """How a process ended, in words: of its return code as `subprocess` gives it."""
     if code < 0:
         name = signal.Signals(-code).name
-        return f"was killed by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")
+        return f"was killed ({name}; out of memory?)" if name == "SIGKILL" else f"was killed ({name})"
     return f"ended with exit code {code}"

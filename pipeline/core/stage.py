@@ -11,10 +11,11 @@ import contextlib
 import datetime
 import json
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from pipeline.core import artifact, fingerprints, storage
 from pipeline.core.artifact import Manifest
@@ -23,20 +24,11 @@ from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.lock import LOCK as LOCK
 from pipeline.core.lock import locked
+from pipeline.core.reporting import SILENT, GuardedReporter, Reporter
 
 SCRATCH = "_scratch"
 BUILDING = "_building.json"
 JOIN_SECONDS = 600.0  # how long other machines wait for the first one to begin
-
-
-class Reporter(Protocol):
-    """Takes a stage's progress. Called often; must be quick and must not raise."""
-
-    def __call__(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None: ...
-
-
-def silent(done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
-    """The reporter that reports nothing."""
 
 
 @dataclass(slots=True)
@@ -44,14 +36,16 @@ class Build:
     """A stage's view of the artifact it is making.
 
     Write files below `path` (relative names without a leading `_`), scratch that a next try may use below
-    `scratch`, and count what is dropped in `counters`, under names such as `dropped/too_short`.
+    `scratch`, and count what is dropped in `counters`, under names such as `dropped/too_short`. `build_id` names
+    this artifact's making: every try at the same unfinished artifact has the same.
     """
 
     path: str
     inputs: Mapping[str, str]  # input's name -> path
     execution: Execution
     fingerprint: str
-    report: Reporter = silent
+    build_id: str = ""
+    report: Reporter = SILENT
     counters: Counter[str] = field(default_factory=Counter)
     shared: dict[str, Any] = field(default_factory=dict)  # what the build's steps hold in common, such as an engine
     cleanup: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # ends it; left when the stage ends
@@ -129,7 +123,7 @@ def execute(
     *,
     execution: Execution | None = None,
     force: bool = False,
-    report: Reporter = silent,
+    report: Reporter = SILENT,
 ) -> Result:
     """Make the artifact of `stage` at `out`, unless it is there already.
 
@@ -147,11 +141,19 @@ def execute(
         manifest = artifact.read_manifest(out)
         if manifest.fingerprint == fingerprint:
             return Result(artifact=out, cached=True, seconds=time.perf_counter() - started, manifest=manifest)
-    _claim(stage, out, fingerprint, force)
+    build_id = _claim(stage, out, fingerprint, force)
     with locked(out) as still_ours:
         # workers stand elsewhere: no path may depend on where this process stands
         places = {name: storage.absolute(path) for name, path in inputs.items()}
-        build = Build(path=storage.absolute(out), inputs=places, execution=execution, fingerprint=fingerprint, report=report)
+        build = Build(
+            path=storage.absolute(out),
+            inputs=places,
+            execution=execution,
+            fingerprint=fingerprint,
+            build_id=build_id,
+            report=GuardedReporter(report),
+        )
+        build.report.begin(build_id)
         with build.cleanup:
             outcome = stage.run(config, build)
         storage.remove(build.scratch)
@@ -160,6 +162,7 @@ def execute(
             stage=stage.name,
             version=stage.version,
             fingerprint=fingerprint,
+            build=build_id,
             parents=parents,
             config=config.model_dump(mode="json"),
             files=artifact.hash_files(out, artifact.data_files(out), stage.volatile),
@@ -179,7 +182,7 @@ def execute(
 
 
 def join_execution(
-    stage: Stage, config: StageConfig, inputs: Mapping[str, str], out: str, *, execution: Execution, report: Reporter = silent
+    stage: Stage, config: StageConfig, inputs: Mapping[str, str], out: str, *, execution: Execution, report: Reporter = SILENT
 ) -> None:
     """Take part in a stage that another machine executes at the same `out` (a shared directory), without owning it.
 
@@ -188,7 +191,7 @@ def join_execution(
     parents = {name: fingerprints.input_fingerprint(path) for name, path in inputs.items()}
     fingerprint = stage.fingerprint(config, parents)
     deadline = time.monotonic() + JOIN_SECONDS
-    while (_read_building(storage.join(out, BUILDING)) or {}).get("fingerprint") != fingerprint:  # the owner claims it first
+    while (begun := _read_building(storage.join(out, BUILDING)) or {}).get("fingerprint") != fingerprint:  # the owner claims it
         if artifact.is_artifact(out) and artifact.read_manifest(out).fingerprint == fingerprint:
             return
         if time.monotonic() > deadline:
@@ -196,7 +199,15 @@ def join_execution(
                 f"{out} is not being built with these settings by the first machine; start it there with the same options"
             )
         time.sleep(0.2)
-    stage.run(config, Build(path=out, inputs=dict(inputs), execution=execution, fingerprint=fingerprint, report=report))
+    build = Build(
+        path=out,
+        inputs=dict(inputs),
+        execution=execution,
+        fingerprint=fingerprint,
+        build_id=begun.get("build", ""),
+        report=GuardedReporter(report),
+    )
+    stage.run(config, build)
 
 
 def _remove_torn_files(out: str) -> None:
@@ -206,8 +217,12 @@ def _remove_torn_files(out: str) -> None:
             storage.remove(storage.join(out, name))
 
 
-def _claim(stage: Stage, out: str, fingerprint: str, force: bool) -> None:
-    """Make `out` ours to build in, keeping the scratch of an interrupted build of the same artifact."""
+def _claim(stage: Stage, out: str, fingerprint: str, force: bool) -> str:
+    """Make `out` ours to build in, keeping the scratch and the build id of an interrupted build of the same artifact.
+
+    Returns:
+        The build id.
+    """
     building = storage.join(out, BUILDING)
     if storage.exists(out) and not storage.is_dir(out):
         raise UsageError(f"{out} is a file; name a directory that does not exist yet")
@@ -237,8 +252,17 @@ def _claim(stage: Stage, out: str, fingerprint: str, force: bool) -> None:
             for name in {name.split("/", 1)[0] for name in storage.list_files(out)} - {LOCK}:  # no empty directory stays
                 storage.remove(storage.join(out, name))
     storage.make_dirs(out)
-    mark = {"stage": stage.name, "fingerprint": fingerprint}
+    build_id = _build_id(begun, fingerprint)
+    mark = {"stage": stage.name, "fingerprint": fingerprint, "build": build_id}
     storage.write_bytes(building, artifact.canonical_json(mark).encode())
+    return build_id
+
+
+def _build_id(begun: Mapping[str, Any] | None, fingerprint: str) -> str:
+    """That of the interrupted build which goes on, else a new one."""
+    if begun is not None and begun.get("fingerprint") == fingerprint and begun.get("build"):
+        return str(begun["build"])
+    return uuid.uuid4().hex
 
 
 def _read_building(path: str) -> dict[str, Any] | None:

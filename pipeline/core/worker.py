@@ -5,6 +5,7 @@ whole stage, its memory goes back to the system, and its libraries' chatter goes
 writes one JSON object a line to the file descriptor in `CLOZE_EVENTS_FD`:
 
     {"progress": [done, total, unit, figures]}    any number of times
+    {"metrics": {"step": n, "time": t, ...}}      any number of times: a logged line
     {"outcome": {...}, "counters": {...}}         once, last, if it ended well
     {"error": sentence, "exit_code": n}           once, last, if it did not
 """
@@ -27,6 +28,7 @@ from pipeline.core.execution import Execution
 from pipeline.core.fingerprints import cache_directory
 from pipeline.core.processes import die_with_parent
 from pipeline.core.registry import load
+from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build, Outcome, Stage
 
 EVENTS_FD = "CLOZE_EVENTS_FD"
@@ -43,6 +45,7 @@ class Job:
     inputs: dict[str, str]
     execution: dict[str, Any]
     fingerprint: str
+    build_id: str = ""
 
     def write(self, path: str) -> None:
         storage.write_bytes(path, json.dumps(asdict(self)).encode())
@@ -52,7 +55,7 @@ class Job:
         return cls(**json.loads(storage.read_text(path)))
 
 
-class Events:
+class Events(Reporter):
     """The worker's end of the pipe; silent where nobody listens."""
 
     def __init__(self) -> None:
@@ -63,8 +66,11 @@ class Events:
         if self._stream is not None:
             self._stream.write(json.dumps(event) + "\n")
 
-    def report(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         self.send({"progress": [done, total, unit, dict(figures)]})
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        self.send({"metrics": dict(values)})
 
 
 def local_directory(path: str) -> Path:
@@ -82,7 +88,8 @@ def run(job: Job, stages: Mapping[str, str], events: Events) -> tuple[Outcome, C
         inputs=job.inputs,
         execution=Execution.model_validate(job.execution),
         fingerprint=job.fingerprint,
-        report=events.report,
+        build_id=job.build_id,
+        report=events,
     )
     with build.cleanup:
         return stage.run(stage.config.model_validate(job.config), build), build.counters

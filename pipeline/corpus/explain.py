@@ -17,8 +17,8 @@ import numpy as np
 
 from pipeline.core import random_keys, storage
 from pipeline.core.errors import UsageError
+from pipeline.core.reporting import SILENT, Reporter
 from pipeline.core.shards import HELDOUT, TRAIN
-from pipeline.core.stage import Reporter, silent
 from pipeline.corpus.dedup import decontaminate, signatures
 from pipeline.corpus.dedup.plan import REASONS, Columns, find_copies
 from pipeline.corpus.document import Document
@@ -127,7 +127,7 @@ class _Watching(Tally):
         return {name.removeprefix("dropped_lines/"): n for name, n in sorted(new.items()) if name.startswith("dropped_lines/")}
 
 
-def explain(config: CorpusConfig, title: str, report: Reporter = silent) -> Explanation:
+def explain(config: CorpusConfig, title: str, report: Reporter = SILENT) -> Explanation:
     """What becomes of the first document of this title, or of this id.
 
     Args:
@@ -191,7 +191,7 @@ def _find(config: CorpusConfig, parts: list[Part], wanted: str, report: Reporter
         done += part.split.size
         read += tally.counters["read/documents"]
         dropped.update({name.removeprefix("dropped/"): n for name, n in tally.counters.items() if name.startswith("dropped/")})
-        report(done, total, "bytes", {"step": "looking for it"})
+        report.progress(done, total, "bytes", {"step": "looking for it"})
     names = ", ".join(repr(name) for _, name in sorted(nearest, reverse=True))
     unread = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
     raise UsageError(
@@ -238,7 +238,7 @@ def _look_for_copies(
     for part in parts:
         read({"name": part.name, "split": asdict(part.split)})
         done += part.split.size
-        report(done, total, "bytes", {"step": "looking for copies"})
+        report.progress(done, total, "bytes", {"step": "looking for copies"})
     columns = Columns(directory)
     columns.gather([storage.join(directory, f"{part.name}.refs.arrow") for part in parts])
     copies = find_copies(columns, config.minhash(), True, config.dedup_similarity)

@@ -159,7 +159,7 @@ def run(config: CorpusConfig, build: Build) -> Outcome:
         exact=config.dedup != "none",
         threshold=config.dedup_similarity,
         examples=PAIRS,
-        report=lambda done: build.report(done, len(parts), "parts", {"step": "plan"}),
+        report=lambda done: build.report.progress(done, len(parts), "parts", {"step": "plan"}),
     )
     documents = int(placed.documents.sum())
     units = [(f"{number:05d}", {"number": number}) for number in range(placed.shards)]

@@ -120,7 +120,7 @@ class Summary:
             "warnings": warnings(self.config, build.counters, new["rows"] + new["heldout_rows"]),
         }
         for warning in summary["warnings"]:
-            build.report(rows, rows, "rows", {"step": "shards", "warning": warning})
+            build.report.progress(rows, rows, "rows", {"step": "shards", "warning": warning})
         return Outcome(rows=new["rows"], tokens=new["tokens"], summary=summary)
 
 

@@ -127,7 +127,7 @@ def fan_out(
             _LOGGER.warning("try %d of %d to do what is left: %s", attempt, engine.retries, error)
         else:
             break
-    build.report(total, total, unit_name, {"step": step})
+    build.report.progress(total, total, unit_name, {"step": step})
     collected = []
     for (name, _), text in zip(units, _read_results(results, [name for name, _ in units]), strict=True):
         content = json.loads(text)
@@ -187,4 +187,4 @@ class _watch:
         seconds = POLL_SECONDS if storage.is_local(results) else REMOTE_POLL_SECONDS
         while not self._ended.wait(seconds):
             names = (name.removesuffix(".json") for name in storage.list_files(results))
-            build.report(sum(weight.get(name, 0.0) for name in names), total, unit_name, {"step": step})
+            build.report.progress(sum(weight.get(name, 0.0) for name in names), total, unit_name, {"step": step})

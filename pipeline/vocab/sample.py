@@ -16,8 +16,8 @@ import pyarrow as pa
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 from pipeline.core.ragged import I64
+from pipeline.core.reporting import Reporter
 from pipeline.core.shards import HELDOUT, TRAIN
-from pipeline.core.stage import Reporter
 from pipeline.corpus.shards import CorpusShards, in_split, read_shard, text_bytes, texts
 
 RANK = 0x76_6F_63_61_62  # "vocab": this use's own numbers from the documents' keys
@@ -90,8 +90,8 @@ class Sample:
                 done += len(text)
                 if done - told >= REPORT_EVERY:
                     told = done
-                    report(min(done, self.cut.size), self.cut.size, "bytes", {"step": "read"})
-            report(0, None, "", {"step": "learn"})
+                    report.progress(min(done, self.cut.size), self.cut.size, "bytes", {"step": "read"})
+            report.progress(0, None, "", {"step": "learn"})
 
         return read
 

@@ -131,7 +131,7 @@ def run(config: VocabConfig, build: Build) -> Outcome:
         "sample_bytes": sample.cut.size if sample else 0,
     }
     if heldout is not None:
-        build.report(0, None, "", {"step": "measure"})
+        build.report.progress(0, None, "", {"step": "measure"})
         documents = list(heldout.sentences())
         figures["tokenizer"] = measure(tokenizer, documents)
         if base is not None and config.extend_path:

@@ -178,3 +178,18 @@ def test_a_half_written_log_line_goes(dataset: str, straight: dict[str, str], tm
     again = here(SETTINGS, dataset, tmp_path / "run")
     assert [line["step"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 6]
     assert digests(again.checkpoint) == straight
+
+
+@pytest.mark.parametrize("torn", ['{"step": 6, "lo', None, "null\n", '{"step": "x"}\n', "\0\0\0"])
+def test_the_lines_that_are_kept_are_told_again(
+    dataset: str, straight: dict[str, str], tmp_path: Path, torn: str | None
+) -> None:
+    """Whatever a kill, or a full disk, has left of the last one; None: all but its end."""
+    first = here(SETTINGS, dataset, tmp_path / "run", stop_at=4)
+    path = tmp_path / "run" / "metrics.jsonl"
+    kept = path.read_text()
+    path.write_text(kept[:-1] if torn is None else kept + torn)
+    again = here(SETTINGS, dataset, tmp_path / "run")
+    assert again.metrics[: len(first.metrics)] == first.metrics
+    assert [line["step"] for line in again.metrics] == [line["step"] for line in lines(path)] == [1, 2, 3, 4, 6]
+    assert digests(again.checkpoint) == straight

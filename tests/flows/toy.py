@@ -13,7 +13,7 @@ from pipeline.core import storage
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, Stopped
 from pipeline.core.stage import Build, Outcome, Stage
-from pipeline.core.worker import main
+from pipeline.core.worker import EVENTS_FD, Events, main
 
 
 class ToyConfig(StageConfig):
@@ -26,9 +26,9 @@ class ToyConfig(StageConfig):
 def run(config: ToyConfig, build: Build) -> Outcome:
     """Write one's process id, then act."""
     rank = int(os.environ["RANK"])
-    Path(build.path, f"_pid-{rank}").write_text(str(os.getpid()))
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    storage.write_bytes(build.file(f"_pid-{rank}"), str(os.getpid()).encode())
     if rank == config.rank:
         if config.act == "fail":
             raise DataError("shard 3 is cut short; make it again")
@@ -36,17 +36,34 @@ def run(config: ToyConfig, build: Build) -> Outcome:
             raise ZeroDivisionError("in a library")
         if config.act == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if config.act == "fail and hang":
+            Events().send({"error": "shard 3 is cut short; make it again", "exit_code": DataError.exit_code})
+            time.sleep(60)
+        if config.act == "garble":
+            while len(list(Path(build.path).glob("_pid-*"))) < int(os.environ["WORLD_SIZE"]):  # until all can be stopped
+                time.sleep(0.02)
+            os.write(int(os.environ[EVENTS_FD]), b"no JSON\n")
         if config.act == "chat":
             print("chatter of a library on standard output")
         if config.act == "allocate":
             build.counters["faults"] += _faults_of_the_second()
-    if config.act in ("fail", "crash", "die", "hang"):
+    if config.act == "die" and rank != config.rank:
+        time.sleep(0.2)
+        raise ConnectionResetError("a peer is gone")
+    if config.act == "slow":
+        build.report.progress(1, 3, "steps", {})
+        while not stop:
+            time.sleep(0.02)
+        time.sleep(1.5)  # a large checkpoint
+        raise Stopped("stopped at step 7, checkpoint saved; run again to go on")
+    if config.act in ("fail", "crash", "hang", "fail and hang", "garble"):
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and (not stop or config.act == "deaf"):
             time.sleep(0.02)
         raise Stopped("stopped at step 7, checkpoint saved; run again to go on")
     for done in range(3):
-        build.report(done + 1, 3, "steps", {"loss": 1.0 / (done + 1)})
+        build.report.progress(done + 1, 3, "steps", {"loss": 1.0 / (done + 1)})
+        build.report.metrics({"step": done + 1, "time": 1.0, "loss": 1.0 / (done + 1)})
     build.counters["seen"] += 5
     if rank == 0:
         storage.write_bytes(build.file("out.txt"), os.environ["WORLD_SIZE"].encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import platform
 import resource
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import pytest
 from flows.graph import launch
 from pipeline.core.errors import ClozeError, DataError, Stopped
 from pipeline.core.execution import Execution
+from pipeline.core.reporting import SILENT, Reporter
 from pipeline.core.stage import Result, execute
 from tests.conftest import REPOSITORY
 from tests.flows.toy import STAGE, ToyConfig
@@ -30,10 +33,32 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
 
 
-def run(out: Path, processes: int = 1, report: Any = None, **config: Any) -> Result:
+def run(out: Path, processes: int = 1, report: Reporter = SILENT, grace: float = 25.0, **config: Any) -> Result:
     stage = dataclasses.replace(STAGE, run=launch.in_process(STAGE, "tests.flows.toy", parallel=True))
-    more = {"report": report} if report else {}
-    return execute(stage, ToyConfig(**config), {}, str(out), execution=Execution(processes=processes), **more)
+    execution = Execution(processes=processes, grace_seconds=grace)
+    return execute(stage, ToyConfig(**config), {}, str(out), execution=execution, report=report)
+
+
+class Listener(Reporter):
+    """Keeps what it is told; `fault` is raised at every report."""
+
+    def __init__(self, fault: BaseException | None = None) -> None:
+        self.fault = fault
+        self.events: list[tuple[Any, ...]] = []
+
+    def _take(self, *event: Any) -> None:
+        self.events.append(event)
+        if self.fault is not None:
+            raise self.fault
+
+    def begin(self, build_id: str) -> None:
+        self._take("begin", build_id)
+
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        self._take("progress", done, total, unit)
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        self._take("metrics", values["step"], values["time"])
 
 
 def living(out: Path) -> list[int]:
@@ -41,10 +66,13 @@ def living(out: Path) -> list[int]:
 
 
 def test_outcome_progress_and_counters_come_back(tmp_path: Path) -> None:
-    events: list[tuple[Any, ...]] = []
-    result = run(tmp_path / "a", processes=2, report=lambda *event: events.append(event))
+    listener = Listener()
+    result = run(tmp_path / "a", processes=2, report=listener)
     assert (result.manifest.rows, result.manifest.summary, result.manifest.counters) == (1, {"rank": 0}, {"seen": 5})
-    assert [event[:3] for event in events] == [(1, 3, "steps"), (2, 3, "steps"), (3, 3, "steps")]  # rank 0's alone
+    told = [event for step in (1, 2, 3) for event in (("progress", step, 3, "steps"), ("metrics", step, 1.0))]
+    assert listener.events == [("begin", result.manifest.build), *told]  # rank 0's alone
+    assert run(tmp_path / "a", report=(cached := Listener())).cached
+    assert cached.events == []
     assert (tmp_path / "a" / "out.txt").read_text() == "2"
 
 
@@ -78,8 +106,49 @@ def test_a_crash_names_the_log(tmp_path: Path) -> None:
 
 
 def test_a_killed_rank_is_named_and_its_peer_does_not_hang(tmp_path: Path) -> None:
-    with pytest.raises(ClozeError, match="rank 1 was killed by SIGKILL, perhaps for want of memory"):
+    """Its peer's own error, that somebody is gone, is not what is told."""
+    with pytest.raises(ClozeError, match=r"^toy rank 1 was killed \(SIGKILL; out of memory\?\); its output is in .*rank1.log$"):
         run(tmp_path / "a", processes=2, act="die", rank=1)
+    assert living(tmp_path / "a") == []
+
+
+def test_the_killed_process_of_a_stage_with_one_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ClozeError, match=r"^toy was killed \(SIGKILL; out of memory\?\); its output is in .*rank0.log$"):
+        run(tmp_path / "a", act="die")
+
+
+def test_a_rank_that_hangs_after_its_error_is_ended(tmp_path: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(DataError, match="shard 3 is cut short"):
+        run(tmp_path / "a", processes=2, act="fail and hang", rank=1)
+    assert time.monotonic() - started < 20
+    assert living(tmp_path / "a") == []
+
+
+def test_a_fault_of_the_parent_is_no_stop(tmp_path: Path) -> None:
+    """The ranks end as those that were stopped do, but nobody asked for it."""
+    with pytest.raises(json.JSONDecodeError):
+        run(tmp_path / "a", processes=2, act="garble")
+    assert living(tmp_path / "a") == []
+
+
+def test_a_fault_in_reporting_is_told_once_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    listener = Listener(OSError("the disk is full"))
+    assert not run(tmp_path / "a", report=listener).cached
+    assert len(listener.events) == 7  # each is tried
+    assert [record.message for record in caplog.records] == [
+        f"reporting ({kind}) failed, the stage goes on: OSError: the disk is full" for kind in ("begin", "progress", "metrics")
+    ]
+
+
+@pytest.mark.parametrize(("grace", "error"), [(0.5, KeyboardInterrupt), (25.0, Stopped)])
+def test_a_stop_waits_for_as_long_as_it_is_told(tmp_path: Path, grace: float, error: type[BaseException]) -> None:
+    class Interrupting(Reporter):
+        def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(error):
+        run(tmp_path / "a", report=Interrupting(), grace=grace, act="slow")
     assert living(tmp_path / "a") == []
 
 

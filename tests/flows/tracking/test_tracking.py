@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flows.tracking import replay
-from flows.tracking.spool import MetricsTail, Spool, end_killed_runs
+from flows.tracking.spool import Spool, end_killed_runs, read_step
 
 
 def runs(uri: str) -> list[Any]:
@@ -109,12 +109,56 @@ def test_runs_of_a_killed_process_are_ended(tmp_path: Path) -> None:
     assert '"end"' not in living.path.read_text()
 
 
-def test_tail_passes_whole_lines_on_once(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    tail = MetricsTail(path)
-    assert tail.read() == []
-    path.write_text('{"step": 1}\n{"st')
-    assert tail.read() == [{"step": 1}]
-    path.write_text('{"step": 1}\n{"step": 2}\n')
-    assert tail.read() == [{"step": 2}]
-    assert tail.read() == []
+def test_a_step_is_recorded_once_however_often_it_is_computed(tmp_path: Path) -> None:
+    """A first spool that ends in order, a second one whose process is killed, and a third that gets all lines again."""
+    first = Spool(tmp_path, "sqlite://", "cloze")
+    run = first.start_run("pretrain", run="a" * 32)
+    for step in (1, 2, 2, 3):
+        first.line(run, {"step": step, "time": 1.5, "loss": 2.0})
+    first.end_run(run, "KILLED")
+    first.close()
+    script = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom flows.tracking.spool import Spool\n"
+        "spool = Spool(Path(sys.argv[1]), 'sqlite://', 'cloze')\nrun = spool.start_run('pretrain', run='a' * 32)\n"
+        "for step in range(1, 6):\n    spool.line(run, {'step': step, 'time': 1.5, 'loss': 2.0})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    third = Spool(tmp_path, "sqlite://", "cloze")
+    assert read_step(tmp_path, run) == 5
+    third.start_run("pretrain", run=run)
+    for step in range(1, 8):
+        third.line(run, {"step": step, "time": 1.5, "loss": 2.0})
+    records = [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
+    points = [point for record in records if record["op"] == "metrics" for point in record["metrics"]]
+    assert sorted(points) == [["loss", 2.0, step, 1500] for step in range(1, 8)]
+    third.end_run(run)
+    assert read_step(tmp_path, run) == -1  # nothing goes on with it
+
+
+def test_a_run_that_was_started_again_in_one_spool_is_ended(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, "sqlite://", "cloze")
+    run = spool.start_run("pretrain")
+    spool.end_run(run, "FAILED")
+    spool.start_run("pretrain", run=run)
+    spool.close()
+    end_killed_runs(tmp_path)
+    assert json.loads(spool.path.read_text().splitlines()[-1])["status"] == "KILLED"
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_it_was_begun(tmp_path: Path, uri: str) -> None:
+    run = "b" * 32
+    for status in ("FAILED", "RUNNING", "FINISHED"):
+        spool = Spool(tmp_path, uri, "cloze")
+        parent = spool.start_run(f"try that is {status}")
+        spool.start_run("goes on", parent, run=run)
+        if status != "RUNNING":
+            spool.end_run(run, status)
+            spool.end_run(parent, status)
+        spool.start_sender()
+        assert spool.close(timeout=60)
+        found = {known.info.run_name: known for known in runs(uri)}
+        assert found["goes on"].info.status == status
+        assert found["goes on"].data.tags["mlflow.parentRunId"] == found[f"try that is {status}"].info.run_id
+    assert sum(known.info.run_name == "goes on" for known in runs(uri)) == 1

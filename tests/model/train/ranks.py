@@ -17,6 +17,7 @@ from typing import Any
 from model.train.config import PretrainConfig
 from pipeline.core.errors import Stopped
 from pipeline.core.execution import Execution
+from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build, Outcome
 from pipeline.core.worker import Job
 
@@ -89,6 +90,7 @@ class Here:
 
     build: Build
     reports: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
     outcome: Outcome | None = None
 
     @property
@@ -111,14 +113,19 @@ def here(
     """Run the stage in this process; with `stop_at`, ask it to stop after that step, and expect that it does."""
     from model.train.stage import run
 
-    def report(done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
-        result.reports.append((done, dict(figures)))
-        if done == stop_at and "learning_rate" in figures:
-            os.kill(os.getpid(), signal.SIGTERM)
+    class Listener(Reporter):
+        def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+            result.reports.append((done, dict(figures)))
+            if done == stop_at and "learning_rate" in figures:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def metrics(self, values: Mapping[str, Any]) -> None:
+            result.metrics.append(dict(values))
 
     out.mkdir(parents=True, exist_ok=True)
     options = Execution.model_validate({"threads": 1, "device": "cpu", **execution})
-    result = Here(Build(path=str(out), inputs={"dataset": dataset}, execution=options, fingerprint=fingerprint, report=report))
+    inputs = {"dataset": dataset}
+    result = Here(Build(path=str(out), inputs=inputs, execution=options, fingerprint=fingerprint, report=Listener()))
     try:
         result.outcome = run(config, result.build)
     except Stopped:

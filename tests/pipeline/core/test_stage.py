@@ -14,6 +14,7 @@ from pipeline.core import artifact, storage
 from pipeline.core.config import StageConfig, parse_config
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execution import Execution
+from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build, Outcome, Stage, execute, join_execution
 
 
@@ -155,6 +156,27 @@ def test_second_builder_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Pat
     process.kill()
     process.join()
     assert execute(TOY, ToyConfig(), {}, str(out)).cached is False
+
+
+def test_all_tries_at_an_artifact_share_a_build_id(tmp_path: Path) -> None:
+    out = str(tmp_path / "toy")
+    begun: list[str] = []
+
+    class Listener(Reporter):
+        def begin(self, build_id: str) -> None:
+            begun.append(build_id)
+
+    broken = Stage(name="toy", version=1, config=ToyConfig, run=_fail)
+    for _ in range(2):
+        with pytest.raises(DataError):
+            execute(broken, ToyConfig(), {}, out, report=Listener())
+    made = execute(TOY, ToyConfig(), {}, out, report=Listener())
+    assert begun == [made.manifest.build] * 3
+    assert execute(TOY, ToyConfig(), {}, out, report=Listener()).cached
+    assert len(begun) == 3  # nothing begins where all is there
+    again = execute(TOY, ToyConfig(), {}, out, report=Listener(), force=True)
+    assert begun[3:] == [again.manifest.build]
+    assert begun[3] != begun[0]
 
 
 def test_a_machine_that_joins_waits_until_the_first_has_begun(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""What a stage tells of itself while it is made: progress and metrics, to whoever listens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+
+class Reporter:
+    """Takes what a stage tells of itself while it is made; this one drops it. Called often, so it must be quick."""
+
+    def begin(self, build_id: str) -> None:
+        """The directory is ours and building starts; never called for an artifact that is there already."""
+
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        """How far the stage has come; `total` is None where nobody knows."""
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        """One logged line: `step`, `time` (Unix seconds, when the line was made), and numbers by name."""
+
+
+log = logging.getLogger(__name__)
+
+SILENT = Reporter()
+
+
+class GuardedReporter(Reporter):
+    """Passes reports on. A fault in one is told once a kind and never reaches the stage, which is worth more than its records."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._told: set[str] = set()
+
+    def begin(self, build_id: str) -> None:
+        self._pass_on("begin", build_id)
+
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        self._pass_on("progress", done, total, unit, figures)
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        self._pass_on("metrics", values)
+
+    def _pass_on(self, kind: str, *values: Any) -> None:
+        try:
+            getattr(self._reporter, kind)(*values)
+        except Exception as error:
+            if kind not in self._told:
+                self._told.add(kind)
+                log.warning("reporting (%s) failed, the stage goes on: %s: %s", kind, type(error).__name__, error)
