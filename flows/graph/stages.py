@@ -28,7 +28,7 @@ TABLE: dict[str, Row] = {
     "vocab": Row("pipeline.vocab.stage:STAGE", "pipeline.worker"),
     "dataset": Row("pipeline.dataset.stage:STAGE", "pipeline.worker"),
     "pretrain": Row("model.train.stage:STAGE", "model.worker", parallel=True),
-    "finetune": Row("model.tasks.finetune_stage:STAGE", "model.worker"),
+    "finetune": Row("model.tasks.finetune_stage:STAGE", "model.worker", parallel=True),
     "evaluate": Row("model.tasks.evaluate_stage:STAGE", "model.worker"),
     "report": Row("flows.report.stage:STAGE", None),
 }

@@ -17,6 +17,8 @@ from pipeline.tokenizer.tokenizer import Tokenizer
 Ints = npt.NDArray[np.int64]
 
 POOL = 16  # batches among which training sorts by length: little padding, and still every batch is a random one
+IGNORE = -100  # a label that takes no part in the loss
+BLANK_LENGTH = 16
 EVALUATION_BATCH = 64  # fixed, so that scores do not depend on a setting by a rounding
 
 
@@ -119,3 +121,15 @@ def collate(data: Encoded, chosen: Sequence[int] | Ints, device: torch.device) -
     if data.labels is not None:
         arrays["labels"] = data.labels[chosen]
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+
+def blank(data: Encoded) -> dict[str, Tensor]:
+    """A batch of one row with nothing to learn from: its loss and gradients are 0. For ranks that have fewer examples."""
+    attention_mask = torch.zeros(1, BLANK_LENGTH, dtype=torch.bool)
+    attention_mask[0, 0] = True
+    return {
+        "input_ids": torch.full((1, BLANK_LENGTH), data.pad),
+        "attention_mask": attention_mask,
+        "token_type_ids": torch.zeros(1, BLANK_LENGTH, dtype=torch.int64),
+        "labels": torch.full((1,), IGNORE),
+    }

@@ -7,10 +7,10 @@ from pipeline.core.stage import Build, Outcome, Stage
 
 
 def run(config: PretrainConfig, build: Build) -> Outcome:
-    """Train on this rank; see `model.train.loop.run`."""
-    from model.train import loop
+    """Train on this rank; see `model.train.pretraining.run`."""
+    from model.train import pretraining
 
-    return loop.run(config, build)
+    return pretraining.run(config, build)
 
 
 STAGE = Stage(
@@ -20,5 +20,6 @@ STAGE = Stage(
     run=run,
     inputs=("dataset",),
     optional_inputs=("checkpoint", "teacher"),
-    volatile=("metrics.jsonl", "skipped.jsonl"),
+    # a training state names the build and its packages, and checkpoint.json holds its hash
+    volatile=("metrics.jsonl", "skipped.jsonl", "checkpoints/*/checkpoint.json", "checkpoints/*/training/state.json"),
 )

@@ -21,11 +21,13 @@ class Execution(BaseModel):
     nodes: int = 1  # machines that train together
     node_rank: int = 0
     master: str = "127.0.0.1:0"  # HOST:PORT of the first machine; port 0 lets the system choose on one machine
-    zero: int = 1  # DeepSpeed ZeRO stage, 0 to 3
+    engine: str = "auto"  # auto | torch | deepspeed: what runs training steps
+    zero: int | None = None  # DeepSpeed ZeRO stage, 0 to 3; None: none is asked for
     micro_batch: int | None = None  # sequences a process takes at once; None: chosen from the global batch
     threads: int | None = None  # intra-op threads of a process; None: the cores divided by the processes
     device: str = "auto"  # auto | cpu | cuda
-    checkpoint_every: int = 0  # steps between checkpoints; 0: only at the end
+    checkpoint_every: int = 0  # steps between checkpoints; 0: by the clock, see checkpoint_minutes
+    checkpoint_minutes: float = 10.0  # minutes between checkpoints where checkpoint_every is 0
     keep_checkpoints: int = 2
     # Seconds to save a checkpoint in after SIGTERM, before SIGKILL. Kubernetes and Prefect allow 30 by default: give them more, too,
     # where a checkpoint is large (BERT-large with Adam's state: four gigabytes) or the disk slow.
