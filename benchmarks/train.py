@@ -28,14 +28,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.data.collate import Batch, collate
+from model.data.batch import Batch
+from model.data.collate import collate
 from model.data.sampler import Sampler
 from model.data.shards import Shards
-from model.families import table as families
+from model.families.models import new_model
 from model.families.presets import model_config
-from model.train import engines
 from model.train.config import PretrainConfig
 from model.train.distributed import join
+from model.train.engines import EngineChoice
+from model.train.engines.create import create
 from model.train.optimizers.adamw import adamw
 from model.train.parameters import parameter_groups
 from model.train.precision import resolve
@@ -51,9 +53,9 @@ Step = Callable[[Batch], None]
 def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
     """A step of our trainer without its loop."""
     world = join(Execution(threads=torch.get_num_threads()))
-    scoring = Scoring(families.build(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
-    engine = engines.create(
-        engines.EngineChoice("torch", 0),
+    scoring = Scoring(new_model(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
+    engine = create(
+        EngineChoice("torch", 0),
         scoring,
         recipe(config, precision),
         world,
@@ -71,7 +73,7 @@ def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
 
 def bare(config: PretrainConfig, precision: str, compiled: bool) -> Step:
     """Our model and objectives in the loop that anybody would write."""
-    scoring = Scoring(families.build(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
+    scoring = Scoring(new_model(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
     optimizer = adamw(parameter_groups(scoring.model, recipe(config, precision)), recipe(config, precision))
 
     def step(batch: Batch) -> None:
@@ -156,7 +158,12 @@ def main() -> None:
         print(f"{'loader':14}{loader(dataset, options.batch, options.length):12,.0f} tokens/s")
         shards, sampler = Shards(dataset), Sampler(512, 2, 1)
         batches = [
-            collate(shards.take(*sampler.locate(np.arange(start, start + options.batch))), pad=0, longest=options.length)
+            collate(
+                shards.take(*sampler.locate(np.arange(start, start + options.batch))),
+                pad=0,
+                longest=options.length,
+                layout="buckets",
+            )
             for start in range(0, 512, options.batch)
         ]
         variants = {"bare": bare(config, precision, False), "cloze": cloze(config, precision, False)}

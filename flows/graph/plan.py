@@ -1,4 +1,4 @@
-"""The DAG of a run: what each stage reads, what would run and why, and running it without any orchestrator.
+"""The plan of a run: its steps, what each reads, which would run and why; and how one step is run.
 
 An artifact lies at `RUNS/NAME/STAGE-FINGERPRINT`, and the link `RUNS/NAME/STAGE` leads to the newest. The
 fingerprints of all stages follow from the config alone, so a plan needs no artifact to exist, and going back
@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from flows.graph import stages
 from flows.graph.config import RunConfig
 from pipeline.core import artifact, fingerprints, storage
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, UsageError, did_you_mean
+from pipeline.core.execute import Result, execute
 from pipeline.core.reporting import SILENT, Reporter
-from pipeline.core.stage import Result, execute
 
 STATE = "state.json"
-OUTPUTS = ("checkpoint", "predictions", "report")  # paths in a summary that are relative to the artifact
+FORCED = "forced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,10 @@ class Step:
     why: str
     last_seconds: float | None  # what the stage took the last time, in this run's directory
 
+    @property
+    def forced(self) -> bool:
+        return self.why == FORCED
+
 
 def runs_directory() -> Path:
     """`$CLOZE_RUNS`, by default `./runs`."""
@@ -49,13 +55,21 @@ def run_directory(config: RunConfig) -> Path:
     return runs_directory() / config.name
 
 
-def plan(config: RunConfig, *, start: str | None = None, only: str | None = None, force: Iterable[str] = ()) -> list[Step]:
+def plan(
+    config: RunConfig,
+    *,
+    start: str | None = None,
+    only: str | None = None,
+    force: Iterable[str] = (),
+    begun: Collection[str] = (),
+) -> list[Step]:
     """What a run of `config` consists of.
 
     Args:
         start: run this stage and all after it, whatever is there.
         only: run this stage alone, and plan nothing else; its inputs must be there.
         force: run these stages, whatever is there.
+        begun: fingerprints of steps that an earlier try of the same run has begun: `start` and `force` count once.
 
     Raises:
         UsageError: a name is no stage of this run, or `only` lacks an input.
@@ -78,8 +92,8 @@ def plan(config: RunConfig, *, start: str | None = None, only: str | None = None
         there = artifact.is_artifact(place) and artifact.read_manifest(place).fingerprint == fingerprint
         remade = [parent for parent in inputs if parent in steps and steps[parent].why]
         why = ""
-        if name in forced:
-            why = "forced"
+        if name in forced and fingerprint not in begun:
+            why = FORCED
         elif not there:
             why = _why(before.get(name), section, stage.version, parents, remade)
         steps[name] = Step(
@@ -138,12 +152,15 @@ def _why(
     if before.version != version:
         return f"stage version {before.version} became {version}"
     now = config.model_dump(mode="json")
-    skipped = set(config.path_fields())
-    changed = [key for key in now if key not in skipped and before.config.get(key) != now[key]]
+    fields = type(config).model_fields
+    skipped = {*config.path_fields(), *config.watching_fields()}
+    defaults = {key: to_jsonable_python(fields[key].get_default(call_default_factory=True), fallback=str) for key in now}
+    was = {**defaults, **before.config}  # an option that is newer than the artifact was at its default
+    changed = [key for key in now if key not in skipped and was[key] != now[key]]
     if changed:
         key = changed[0]
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        old, new = (json.dumps(value) for value in (before.config.get(key), now[key]))
+        old, new = (json.dumps(value) for value in (was[key], now[key]))
         values = f" {old} became {new}" if len(old) + len(new) < 60 else " changed"
         return f"{key}{values}{more}"
     inputs = [name for name in {**parents, **before.parents} if parents.get(name) != before.parents.get(name)]
@@ -160,7 +177,7 @@ def run_step(step: Step, config: RunConfig, report: Reporter = SILENT) -> Result
         step.inputs,
         step.artifact,
         execution=config.execution,
-        force=step.why == "forced",
+        force=step.forced,
         report=report,
     )
     _remember(step, config)
@@ -180,7 +197,7 @@ def _remember(step: Step, config: RunConfig) -> None:
 def result_json(result: Result) -> dict[str, Any]:
     """The object that `--json` prints for a stage; output paths are joined to the artifact's."""
     content = result.as_json()
-    for key in OUTPUTS:
+    for key in stages.stage(result.manifest.stage).outputs:
         if isinstance(content.get(key), str):
             content[key] = storage.join(result.artifact, content[key])
     return content

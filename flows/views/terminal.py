@@ -1,166 +1,68 @@
-"""What a person sees: the stage at work with rate and time left, then a table of stages.
-
-All of it goes to standard error. On a terminal it is a live display, elsewhere one line as each stage begins and ends.
-"""
+"""What a person sees of stages that are planned or made: lines and tables that fit 80 columns. They go to standard error."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
 from flows.graph.plan import Step
-from pipeline.core.artifact import Manifest
-from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Result
+from flows.graph.stages import headline
+from pipeline.core.execute import Result
+from pipeline.core.humanize import duration
 
 
 def console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-class _Rate(ProgressColumn):
-    """Units a second, since the stage began."""
-
-    def render(self, task: Task) -> Text:
-        if not task.speed:
-            return Text("")
-        return Text(f"{si(task.speed)} {task.fields.get('unit', '')}/s", style="progress.data.speed")
-
-
-class StageDisplay(Reporter):
-    """A stage's live line; a context manager and a `Reporter` in one."""
-
-    def __init__(self, name: str, screen: Console) -> None:
-        self.name, self.screen = name, screen
-        self.figures: dict[str, Any] = {}
-        self._progress = Progress(
-            TextColumn("[bold cyan]{task.description:<10}"),
-            BarColumn(bar_width=28),
-            TextColumn("{task.fields[count]:>17}"),
-            _Rate(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("[dim]{task.fields[note]}"),
-            console=screen,
-            transient=True,
-            disable=not screen.is_terminal,
-        )
-        self._task = self._progress.add_task(name, total=None, count="", unit="", note="starting")
-        self._step: Any = None
-
-    def __enter__(self) -> StageDisplay:
-        if not self.screen.is_terminal:
-            self.screen.print(f"{time.strftime('%H:%M:%S')} {self.name} …")
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
-        """Show progress; `figures["step"]` names a part of the stage, and its change restarts the bar."""
-        if figures.get("step") != self._step:
-            self._step = figures.get("step")
-            self._progress.reset(self._task)
-        self.figures.update(figures)
-        count = f"{si(done)}/{si(total)} {unit}" if total else f"{si(done)} {unit}"
-        note = "  ".join(f"{key} {short(value)}" for key, value in figures.items())
-        self._progress.update(self._task, completed=done, total=total, count=count, unit=unit, note=note)
-        warning = figures.get("warning")
-        if warning:
-            self.screen.print(f"[yellow]warning:[/] {warning}")
-
-
-def si(value: float) -> str:
-    """1234567 -> 1.23M."""
-    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            scaled = value / (1e3 if suffix == "k" else limit)
-            return f"{scaled:.3g}{suffix}"
-    return f"{value:.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
-
-
-def short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)
-
-
-def seconds_text(seconds: float) -> str:
-    """0.4 -> 0.4 s, 75 -> 1 min 15 s, 7300 -> 2 h 01 min."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
-
-
-def headline(manifest: Manifest) -> str:
-    """The one or two figures that say most about a stage's result."""
-    summary = manifest.summary
-    match manifest.stage:
-        case "corpus":
-            dropped = sum(summary.get("dropped", {}).values())
-            return f"{summary['documents']:,} documents, {si(summary['bytes'])}B, {dropped:,} dropped"
-        case "vocab":
-            return f"{summary['size']:,} pieces"
-        case "dataset":
-            return f"{summary['rows']:,} rows, {si(summary['tokens'])} tokens read, {summary['shards']} shards"
-        case "pretrain":
-            return f"{_learned(summary)}; {si(summary['tokens_per_second'])} tokens/s"
-        case "finetune" | "evaluate":
-            return ", ".join(
-                f"{key} {value:.3f}" for key, value in summary["metrics"].items() if isinstance(value, (int, float))
-            )
-    return ""
-
-
-def _learned(summary: Mapping[str, Any]) -> str:
-    """The held-out loss beside that of a model which knows only how often each piece occurs."""
-    loss, entropy = summary.get("heldout_loss"), summary.get("unigram_entropy")
-    name = summary.get("objectives", ["mlm"])[0].upper()
-    if loss is None:
-        return f"loss {summary['loss']:.3f}, nothing held out"
-    if entropy is None:
-        return f"held-out {name} {loss:.3f} nats"
-    side = "below" if loss <= entropy else "above"
-    return f"held-out {name} {loss:.3f} nats, {abs(entropy - loss):.2f} {side} the unigram entropy {entropy:.3f}"
-
-
 def done_line(result: Result) -> str:
-    how = "cached" if result.cached else seconds_text(result.seconds)
+    how = "cached" if result.cached else duration(result.seconds)
     return f"[green]✓[/] [bold]{result.manifest.stage:<9}[/] {how:>12}  {headline(result.manifest)}"
+
+
+def table_of(columns: Sequence[str], right: Sequence[str] = (), title: str | None = None) -> Table:
+    """An empty table in the one style that all have; the columns named in `right` hold numbers."""
+    table = Table(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left", title_style="dim")
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table
 
 
 def result_table(results: Iterable[Result]) -> Table:
     """Stage, time, rows, result, and the link that leads to the artifact."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title, justify in (("stage", "left"), ("time", "right"), ("rows", "right"), ("result", "left"), ("artifact", "left")):
-        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    table = table_of(("stage", "time", "rows", "result", "artifact"), right=("time", "rows"))
     for result in results:
         manifest = result.manifest
-        spent = f"cached ({seconds_text(manifest.seconds)})" if result.cached else seconds_text(manifest.seconds)
+        spent = f"cached ({duration(manifest.seconds)})" if result.cached else duration(manifest.seconds)
         rows = f"{manifest.rows:,}" if manifest.rows else ""
         table.add_row(manifest.stage, spent, rows, headline(manifest), str(Path(result.artifact).parent / manifest.stage))
     return table
 
 
-def plan_table(steps: Iterable[Step]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("stage", "what", "why", "last time", "artifact"):
-        table.add_column(title, overflow="fold")
+def plan_table(steps: Sequence[Step]) -> Table:
+    """What would run and why; the artifacts by their names in the run's directory, which the title names."""
+    place = str(Path(steps[0].artifact).parent) if steps else None
+    table = table_of(("stage", "what", "why", "last time", "artifact"), right=("last time",), title=place)
     for step in steps:
-        last = seconds_text(step.last_seconds) if step.last_seconds is not None else "–"
+        last = duration(step.last_seconds) if step.last_seconds is not None else "–"
         what = "[dim]nothing to do[/]" if step.cached else "[bold yellow]run[/]"
-        table.add_row(step.name, what, step.why, last, step.artifact)
+        table.add_row(step.name, what, step.why, last, Path(step.artifact).name)
+    return table
+
+
+def status_table(place: str, rows: Iterable[Mapping[str, Any]]) -> Table:
+    """A run's stages; the artifacts by their names in the run's directory, which the title names.
+
+    Args:
+        rows: `stage`, `state`, `made` (ISO 8601), `seconds` and `artifact` of each.
+    """
+    table = table_of(("stage", "state", "made", "took", "artifact"), right=("took",), title=place)
+    for row in rows:
+        made = (row["made"] or "").replace("T", " ")[:16]  # to the minute
+        took = duration(row["seconds"]) if row["seconds"] is not None else ""
+        table.add_row(row["stage"], row["state"], made, took, Path(row["artifact"]).name)
     return table

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.data.shards import Rows, with_masks
+from model.data.rows import MaskedRows
 from pipeline.core import storage
 from pipeline.core.errors import UsageError
 from pipeline.core.ragged import I64, offsets_of, ranges
-from pipeline.dataset.masking.draw import MaskConfig, TokenTable, draw_masks, row_keys
-from pipeline.dataset.masking.draw import Rows as Unmasked
-from pipeline.dataset.masking.unigrams import FILE, read_unigrams
+from pipeline.dataset.masking import UNIGRAMS, MaskConfig, TokenTable, UnmaskedRows, draw_masks, read_unigrams, row_keys
 from pipeline.dataset.schema import DatasetInfo
 from pipeline.tokenizer import load
 
@@ -47,23 +45,23 @@ class Fresh:
             raise UsageError(f"{dataset} does not say how its masks were drawn; make it again, or leave out pretrain.dynamic")
         tokenizer = load(storage.join(dataset, "tokenizer"))
         config = MaskConfig.from_dict(info.masks)
-        counts = read_unigrams(storage.join(dataset, FILE)) if config.random_from == "corpus" else None
+        counts = read_unigrams(storage.join(dataset, UNIGRAMS)) if config.random_from == "corpus" else None
         return cls(seed=info.seed, config=config, table=TokenTable.of(tokenizer, counts))
 
-    def __call__(self, rows: Rows, copies: I64) -> Rows:
+    def __call__(self, rows: MaskedRows, copies: I64) -> MaskedRows:
         """The same rows under masks number `copies`: int64 [B]."""
-        batch = Unmasked(
+        unmasked = UnmaskedRows(
             keys=row_keys(self.seed, rows.documents, rows.sentences),
             input_ids=rows.ids,
             offsets=offsets_of(rows.lengths),
             segment_start=rows.segment_start,
         )
         numbers, which = np.unique(copies, return_inverse=True)
-        masks = draw_masks(batch, self.config, self.table, numbers)
+        masks = draw_masks(unmasked, self.config, self.table, numbers)
         wanted = np.arange(len(copies)) * len(numbers) + which
         counts = np.diff(masks.offsets)[wanted]
         index = ranges(masks.offsets[:-1][wanted], counts)
-        return with_masks(rows, masks.positions[index], masks.input_ids[index], counts)
+        return rows.with_masks(masks.positions[index], masks.input_ids[index], counts)
 
     def most(self, length: int) -> int:
         """The most predictions of a row of at most `length` tokens."""

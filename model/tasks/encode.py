@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
+from model.data.batch import LAYOUT, Batch
+from model.data.layouts import Kind, Sequences, make_layout
 from model.tasks.table import Examples
 from pipeline.core import random_keys
 from pipeline.tokenizer.tokenizer import Tokenizer
@@ -104,26 +105,30 @@ def evaluation_batches(lengths: Ints) -> list[Ints]:
     return [order[at : at + EVALUATION_BATCH] for at in range(0, len(order), EVALUATION_BATCH)]
 
 
-def collate(data: Encoded, chosen: Sequence[int] | Ints, device: torch.device) -> dict[str, Tensor]:
+def collate(data: Encoded, chosen: Sequence[int] | Ints, layout: Kind = "rows") -> Batch:
     """The batch of the examples `chosen`, padded to the longest of them.
 
     Returns:
-        input_ids int64 [B, L], attention_mask bool [B, L], token_type_ids int64 [B, L], and labels int64 [B] if there are any.
+        input_ids int64 [B, L], attention_mask bool [B, L], token_type_ids int64 [B, L], and labels int64 [B] if there are any;
+        beside them the layout, as `model.data.collate` makes it.
     """
-    longest = max(len(data.sequences[i]) for i in chosen)
+    lengths = np.array([len(data.sequences[i]) for i in chosen], np.int64)
+    longest = int(lengths.max())
     ids = np.full((len(chosen), longest), data.pad, dtype=np.int64)
     for row, i in enumerate(chosen):
         ids[row, : len(data.sequences[i])] = data.sequences[i]
     places = np.arange(longest)
-    real = places < np.array([len(data.sequences[i]) for i in chosen])[:, None]
+    real = places < lengths[:, None]
     segments = (places >= data.second[chosen][:, None]) & real
     arrays = {"input_ids": ids, "attention_mask": real, "token_type_ids": segments.astype(np.int64)}
     if data.labels is not None:
         arrays["labels"] = data.labels[chosen]
-    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+    batch: Batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    lies = make_layout(layout, Sequences.alone(lengths, longest))
+    return batch if lies is None else {**batch, LAYOUT: lies}
 
 
-def blank(data: Encoded) -> dict[str, Tensor]:
+def blank(data: Encoded) -> Batch:
     """A batch of one row with nothing to learn from: its loss and gradients are 0. For ranks that have fewer examples."""
     attention_mask = torch.zeros(1, BLANK_LENGTH, dtype=torch.bool)
     attention_mask[0, 0] = True

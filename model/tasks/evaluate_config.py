@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.core.config import StageConfig
+from pipeline.core.config import InputPath, StageConfig
 
 VERSION = 1
 
@@ -14,12 +14,8 @@ VERSION = 1
 class EvaluateConfig(StageConfig):
     """What is evaluated. The task, its labels and its lengths are those that the checkpoint was fine-tuned with."""
 
-    data: str | None = None  # directory of the task's files; None where the task reads the corpus
+    data: InputPath | None = None  # directory of the task's files; None where the task reads the corpus
     split: Literal["train", "dev", "test"] = "dev"
     resamples: int = Field(default=1000, ge=1)  # of the bootstrap interval
     seed: int = Field(default=1, ge=0, lt=1 << 63)  # of the bootstrap
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-
-    @classmethod
-    def path_fields(cls) -> tuple[str, ...]:
-        return ("data",)

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from model import checkpoint
+from model.data.layouts import layout_for
 from model.families.config import ModelConfig
-from model.families.ltr.config import LtrConfig
 from model.families.presets import model_config
 from model.tasks.encode import Encoded, blank, encode
 from model.tasks.finetune_config import FinetuneConfig
@@ -27,7 +27,7 @@ from model.train.distributed import StopRequest, World, join
 from model.train.interfaces import Recipe, Saved, Training
 from model.train.loop import Finished, train
 from model.train.parameters import freeze_unused
-from model.train.precision import Precision, settle
+from model.train.precision import DTYPES, Precision, settle
 from pipeline import tokenizer
 from pipeline.core import storage
 from pipeline.core.errors import DataError, UsageError
@@ -182,7 +182,7 @@ def starting_point(config: FinetuneConfig, build: Build, world: World) -> Starti
 def _with_lstm(model: ModelConfig, wanted: bool) -> ModelConfig:
     if not wanted:
         return model
-    if not isinstance(model, LtrConfig):
+    if "bilstm" not in type(model).model_fields:
         raise UsageError(f"bilstm (true) is for left-to-right encoders, this one is {model.family}; leave it out")
     return model.model_copy(update={"bilstm": True})
 
@@ -266,7 +266,14 @@ class _Session:
         freeze_unused(classifier, blank(encoded))
         execution = self.build.execution
         plan = sizing.plan(config.batch_size, execution.micro_batch, model, config.max_length, world)
-        source = ExamplesSource(data=encoded, batch_size=config.batch_size, accumulation=plan.accumulation, seed=config.seed)
+        layout = layout_for([classifier.model], world.device, DTYPES[precision])
+        source = ExamplesSource(
+            data=encoded,
+            batch_size=config.batch_size,
+            accumulation=plan.accumulation,
+            seed=config.seed,
+            layout=layout,
+        )
         steps = config.epochs * source.steps_an_epoch
         engine = engines.choose(execution.engine, execution.zero, world.size, parameters, sizing.device_memory(world.device))
         if engine.reason:

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from model.tasks.table import TASKS
-from pipeline.core.config import StageConfig
+from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.errors import did_you_mean
 
 VERSION = 2
@@ -25,7 +25,7 @@ class FinetuneConfig(StageConfig):
     """
 
     task: str = "sst2"  # a row of model.tasks.table.TASKS
-    data: str | None = None  # directory of the task's files; None where the task reads the corpus
+    data: InputPath | None = None  # directory of the task's files; None where the task reads the corpus
     epochs: int = Field(default=3, ge=1)
     batch_size: int = Field(default=32, ge=1)
     learning_rate: float | None = Field(default=None, gt=0)  # None: 3e-4 for hidden sizes below 512, else 5e-5
@@ -41,10 +41,6 @@ class FinetuneConfig(StageConfig):
     bilstm: bool = False  # a bidirectional LSTM on a left-to-right encoder (Devlin et al. 2019, Table 5)
     from_scratch: bool = False  # random weights instead of the checkpoint's
     model: str | None = None  # with from_scratch and no checkpoint: a preset's name; the tokenizer is the input vocab
-
-    @classmethod
-    def path_fields(cls) -> tuple[str, ...]:
-        return ("data",)
 
     @field_validator("task")
     @classmethod

@@ -9,6 +9,7 @@ The command line imports this module at every start; torch comes in when the sta
 from __future__ import annotations
 
 from model.tasks.finetune_config import VERSION, FinetuneConfig
+from pipeline.core.humanize import figures
 from pipeline.core.stage import Build, Outcome, Stage
 
 
@@ -26,4 +27,8 @@ STAGE = Stage(
     run=run,
     optional_inputs=("pretrain", "corpus", "vocab"),  # no checkpoint is needed with from_scratch and model
     volatile=("metrics.jsonl", "skipped.jsonl"),
+    worker="model",
+    parallel=True,
+    outputs=("checkpoint", "predictions"),
+    headline=lambda summary: figures(summary["metrics"]),
 )

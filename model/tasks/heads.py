@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from model.families.config import ModelConfig
-from model.families.table import is_backbone, new_backbone, restore_backbone
+from model.families.models import is_backbone, new_backbone, restore_backbone
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 
@@ -28,9 +29,9 @@ class SequenceClassifier(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(hidden_size, num_labels)
 
-    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Logits, fp32 [B, labels], of a batch as `encode.collate` makes it."""
-        hidden = self.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+        hidden = self.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], batch.get("layout"))
         logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, batch["attention_mask"])))
         return logits.float()
 

@@ -6,13 +6,11 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
+from model.data.layouts import Kind
 from model.tasks.encode import Encoded, Ints, blank, collate, training_batches
 from model.train.interfaces import MicroBatch, Work
 from model.train.sizing import pieces
-
-CPU = torch.device("cpu")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,12 +22,14 @@ class ExamplesSource:
         batch_size: the most examples a step.
         accumulation: micro-batches a step and rank.
         seed: of the order.
+        layout: how tokens lie on their way through the layers.
     """
 
     data: Encoded
     batch_size: int
     accumulation: int
     seed: int
+    layout: Kind = "rows"
     _epochs: dict[int, tuple[list[Ints], Ints]] = field(default_factory=dict)
 
     @property
@@ -43,7 +43,7 @@ class ExamplesSource:
             if start == stop:
                 batches.append(MicroBatch(begin + start, blank(self.data)))
                 continue
-            batch = collate(self.data, chosen[start:stop], CPU)
+            batch = collate(self.data, chosen[start:stop], self.layout)
             tokens += int(batch["attention_mask"].sum())
             batches.append(MicroBatch(begin + start, batch))
         return Work(batches, tokens)

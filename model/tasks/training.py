@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from model.data.batch import move
+from model.data.layouts import layout_for
+from model.data.prefetch import prefetched
 from model.tasks.encode import IGNORE, Encoded, blank, collate, evaluation_batches
 from model.tasks.heads import SequenceClassifier
 from model.tasks.metrics import score
 from model.train.distributed import World
 from model.train.interfaces import Interrupted, Trained
-from model.train.precision import Precision, autocast
+from model.train.precision import DTYPES, Precision, autocast
 
 SHARE = 0.05  # of the training's time, for scores on the way
 FORWARD_COST = 1 / 3  # of an example's training
@@ -33,16 +37,16 @@ class Classification(Trained):
         self.model: SequenceClassifier = model
         self.precision = precision
 
-    def targets(self, batch: Mapping[str, Tensor]) -> list[int]:
+    def targets(self, batch: Mapping[str, Any]) -> list[int]:
         return [int((batch["labels"] != IGNORE).sum())]
 
-    def loss(self, batch: Mapping[str, Tensor], counts: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
         logits, labels = self.predict(batch), batch["labels"]
         summed = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
         correct = (logits.argmax(dim=-1) == labels).sum()
         return summed / counts[0], torch.stack([summed.detach().double(), correct.double()])[:, None]
 
-    def predict(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def predict(self, batch: Mapping[str, Any]) -> Tensor:
         """Logits, fp32 [B, labels]."""
         with autocast(self.precision, batch["input_ids"].device.type):
             logits: Tensor = self.model(batch)
@@ -62,21 +66,25 @@ def predict(
     """
     probabilities = torch.zeros(len(data), trained.model.classifier.out_features)
     batches = evaluation_batches(data.lengths)
+    rounds = range(0, len(batches), world.size)
+    mine = [batches[start + world.rank] if start + world.rank < len(batches) else None for start in rounds]
+    layout = layout_for([trained.model], world.device, DTYPES[trained.precision])
+    # all ranks run the model as often as the others
+    collated = (blank(data) if chosen is None else collate(data, chosen, layout) for chosen in mine)
     training = trained.training
     trained.eval()
     try:
-        for start in range(0, len(batches), world.size):
-            if world.total([int(stop_asked())])[0]:
-                raise Interrupted
-            if start + world.rank < len(batches):
-                chosen = batches[start + world.rank]
-                probabilities[torch.from_numpy(chosen)] = trained(collate(data, chosen, world.device)).softmax(dim=-1).cpu()
-            else:  # all ranks run the model as often as the others
-                trained({name: tensor.to(world.device) for name, tensor in blank(data).items()})
+        with prefetched(collated, world.device) as ready:
+            for chosen, batch in zip(mine, ready, strict=True):
+                if world.total([int(stop_asked())])[0]:
+                    raise Interrupted
+                found = trained(move(batch, world.device)).softmax(dim=-1).cpu()
+                if chosen is not None:
+                    probabilities[torch.from_numpy(chosen)] = found
     finally:
         trained.train(training)
-    found: Probabilities = world.total_of(probabilities).numpy()
-    return found
+    whole: Probabilities = world.total_of(probabilities).numpy()
+    return whole
 
 
 @dataclass(slots=True, kw_only=True)

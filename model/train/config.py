@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
@@ -10,14 +11,13 @@ from model.families.config import ModelConfig
 from model.families.presets import model_config
 from model.train.optimizers import OPTIMIZERS
 from model.train.schedules import SCHEDULES
-from pipeline.core.config import StageConfig
+from pipeline.core.config import StageConfig, Watching
 from pipeline.core.errors import did_you_mean
 
 VERSION = 3
 
 BASE_LEARNING_RATE, BASE_HIDDEN_SIZE = 1e-4, 768  # BERT-base: Devlin et al., 2019, appendix A.2
 LONGEST_WARMUP, WARMUP_SHARE = 10_000, 10  # 10,000 steps there; at most a tenth of a shorter run
-_NOT_IDENTITY = {"evaluate_every", "log_every", "max_skipped"}  # what is looked at on the way changes no weight
 
 
 class PretrainConfig(StageConfig):
@@ -73,16 +73,16 @@ class PretrainConfig(StageConfig):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """What the forward pass multiplies in, over fp32 weights; auto takes bf16 where the hardware multiplies it natively."""
 
-    evaluate_every: int | None = Field(default=None, ge=1)
+    evaluate_every: Watching[int | None] = Field(default=None, ge=1)
     """Steps between held-out evaluations; without it ten in a run, fewer where they would take over 5% of the time."""
 
     heldout_rows: int = Field(default=2048, ge=0)
     """The most held-out rows that an evaluation scores."""
 
-    log_every: int | None = Field(default=None, ge=1)
+    log_every: Watching[int | None] = Field(default=None, ge=1)
     """Steps between log lines; without it a hundredth of the steps, at most 100."""
 
-    max_skipped: int = Field(default=10, ge=1)
+    max_skipped: Watching[int] = Field(default=10, ge=1)
     """Steps in a row that may be skipped for a gradient that is not finite before training gives up."""
 
     @field_validator("model", mode="before")
@@ -117,8 +117,10 @@ class PretrainConfig(StageConfig):
             raise ValueError(f"warmup_steps ({self.warmup_steps}) is more than steps ({self.steps}); warm up for fewer steps")
         return self
 
-    def identity(self) -> dict[str, Any]:
-        return {name: value for name, value in super().identity().items() if name not in _NOT_IDENTITY}
+    @classmethod
+    def expand(cls, field: str, value: Any) -> Mapping[str, Any] | None:
+        """A model's name is the preset to start from."""
+        return {"preset": value} if field == "model" and isinstance(value, str) else None
 
     @property
     def peak_learning_rate(self) -> float:

@@ -9,7 +9,7 @@
 Put together they are a `Training`, which `model.train.loop.train` runs on every rank. Weighting by global counts, checkpoints,
 exact resuming, stopping, log lines and ranks are the loop's.
 
-Batches are dicts of tensors, any that `Trained.forward` understands; the loop only moves them to the device.
+Batches are dicts that `Trained.forward` understands, of tensors and what else can be pinned and moved as they can.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from model.data.batch import Batch
 from model.families.config import ModelConfig
 from model.train.engines import EngineChoice
 from model.train.precision import Precision
 from pipeline.dataset.schema import DatasetInfo
-
-Batch = dict[str, Tensor]
 
 
 class Interrupted(Exception):
@@ -90,11 +89,11 @@ class Trained(nn.Module, abc.ABC):
     model: nn.Module
 
     @abc.abstractmethod
-    def targets(self, batch: Mapping[str, Tensor]) -> list[int]:
+    def targets(self, batch: Mapping[str, Any]) -> list[int]:
         """How many predictions each objective makes on a batch, known before the model runs (0 for a blank one)."""
 
     @abc.abstractmethod
-    def loss(self, batch: Mapping[str, Tensor], counts: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
         """Score a batch that is on the device.
 
         Args:
@@ -105,11 +104,11 @@ class Trained(nn.Module, abc.ABC):
             in nats and how many answers were right.
         """
 
-    def predict(self, batch: Mapping[str, Tensor]) -> Any:
+    def predict(self, batch: Mapping[str, Any]) -> Any:
         """What a measurement wants to know of a batch that is on the device: the model's outputs, if nothing else is said."""
         return self.model(batch)
 
-    def forward(self, batch: Mapping[str, Tensor], counts: Tensor | None = None) -> Any:
+    def forward(self, batch: Mapping[str, Any], counts: Tensor | None = None) -> Any:
         """`loss`, or without counts `predict`.
 
         Both go through here, and never around it: at ZeRO stage 3 it is calling the whole module that gathers its weights.

@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from model import checkpoint
+from model.data.batch import move
 from model.data.prefetch import Prefetch
-from model.train import engines, state
+from model.train import state
 from model.train.clock import Clock
 from model.train.distributed import StopRequest, World
+from model.train.engines.create import create
 from model.train.interfaces import Interrupted, Training
 from model.train.metrics import METRICS, SKIPPED, Lines, Window
 from model.train.schedules import factor
@@ -113,7 +115,7 @@ class _Loop:
         self._reported = 0.0
         if resumed is not None:
             training.trained.model.load_state_dict(resumed.weights)
-        self.engine = engines.create(
+        self.engine = create(
             training.engine,
             training.trained,
             self.recipe,
@@ -196,8 +198,7 @@ class _Loop:
         figures = torch.zeros(2, len(agreed.counts), dtype=torch.float64, device=device)
         for number, item in enumerate(work.micro_batches):
             torch.manual_seed(int(random_keys.derive(recipe.seed, _DROPOUT, step, item.first)))
-            moved = {name: tensor.to(device, non_blocking=True) for name, tensor in item.batch.items()}
-            figures += self.engine.backward(moved, counts, last=number + 1 == len(work.micro_batches))
+            figures += self.engine.backward(move(item.batch, device), counts, last=number + 1 == len(work.micro_batches))
         rate = recipe.learning_rate * factor(recipe.schedule, step, recipe.steps, recipe.warmup)
         norm = self.engine.step(rate)
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens

@@ -19,7 +19,7 @@ def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
             yield name, parameter
 
 
-def freeze_unused(trained: Trained, batch: Mapping[str, Tensor]) -> list[str]:
+def freeze_unused(trained: Trained, batch: Mapping[str, Any]) -> list[str]:
     """Stop training what no objective reaches (the pair head of a dataset without pairs); returns the parameters' names.
 
     They have no gradient. Left alone they would still decay where ranks exchange flat gradients or share out the optimizer's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +55,7 @@ class Scoring(Trained):
             if device_type == "cpu":  # what is kept for the backward pass costs more than to compute it again, masks above all
                 torch._functorch.config.aggressive_recomputation = True
 
-    def targets(self, batch: Mapping[str, Tensor]) -> list[int]:
+    def targets(self, batch: Mapping[str, Any]) -> list[int]:
         """How many predictions each objective will make on a collated batch, known before the model runs."""
         return [objective.count(batch) for objective in self.objectives]
 
@@ -64,16 +65,16 @@ class Scoring(Trained):
         whole = sum(self.weights.get(name, 1.0) * part for name, part in zip(self.names, parts, strict=True))
         return None if math.isnan(whole) else whole
 
-    def loss(self, batch: Mapping[str, Tensor], counts: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
         """As `Trained.loss`; compiled while training."""
         return (self._compiled if self.training else self._loss)(batch, counts)
 
-    def _loss(self, batch: Mapping[str, Tensor], counts: Tensor) -> tuple[Tensor, Tensor]:
+    def _loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
         sums, _ = self._sums(batch)
         loss = total_loss(sums, {item.name: counts[number] for number, item in enumerate(sums)}, self.weights)
         return loss, _figures(sums)
 
-    def predict(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def predict(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """The figures of `loss` (never compiled, as held-out batches come in shapes of their own), and finer ones.
 
         Returns:
@@ -93,7 +94,7 @@ class Scoring(Trained):
             return figures, figures.new_zeros(2, 0)
         return figures, torch.stack([torch.stack(figure) for figure in found.values()], dim=1).double()
 
-    def _sums(self, batch: Mapping[str, Tensor]) -> tuple[list[LossSum], dict[str, Tensor]]:
+    def _sums(self, batch: Mapping[str, Any]) -> tuple[list[LossSum], dict[str, Tensor]]:
         """What each objective makes of the model's outputs, and these."""
         with autocast(self.precision, batch["input_ids"].device.type):
             outputs: dict[str, Tensor] = self.model(batch)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from model.data.collate import blank
+from model.data.layouts import layout_for
 from model.data.shards import Shards, verify
 from model.data.training import training_order, training_shards
 from model.objectives import choose
@@ -18,7 +19,7 @@ from model.train.distributed import World
 from model.train.heldout import HeldOut, HeldOutMeasure, Looks
 from model.train.interfaces import Recipe, Saved, Training
 from model.train.parameters import freeze_unused
-from model.train.precision import settle
+from model.train.precision import DTYPES, settle
 from model.train.scoring import Scoring
 from model.train.source import DatasetSource
 from model.train.start import Beginning, begin, build_network
@@ -111,6 +112,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     unused = freeze_unused(scoring, {**blank(pad=info.special.pad), "mask_id": torch.tensor(-1)})
     if unused:
         notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
+    networks = [network, *([teacher.network] if teacher else [])]
     source = DatasetSource(
         shards=train,
         info=info,
@@ -118,6 +120,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         global_batch=config.global_batch,
         accumulation=plan.accumulation,
         fixed_predictions=train.most_predictions() if compiled else None,
+        layout=layout_for(networks, world.device, DTYPES[precision], compiled=compiled, packed_rows=info.packed),
     )
     wanted = min(config.heldout_rows, len(data.heldout))
     looks = Looks.within(config.steps, config.global_batch, wanted, config.evaluate_every)
@@ -133,6 +136,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         pad=info.special.pad,
         mask=info.special.mask,
         longest=info.length,
+        layout=layout_for(networks, world.device, DTYPES[precision], packed_rows=info.packed),
     )
     world.first_decides(lambda: sizing.check_disk(build.path, parameters, build.execution.keep_checkpoints))
     training = Training(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.data.collate import blank, collate
+from model.data.layouts import Kind
 from model.data.sampler import Sampler
 from model.data.shards import Shards
 from model.train.interfaces import MicroBatch, Work
@@ -25,6 +26,7 @@ class DatasetSource:
         global_batch: samples a step.
         accumulation: micro-batches a step and rank.
         fixed_predictions: for compiled models: every batch has one shape, and this many masked positions a row.
+        layout: how tokens lie on their way through the layers.
     """
 
     shards: Shards
@@ -33,6 +35,7 @@ class DatasetSource:
     global_batch: int
     accumulation: int
     fixed_predictions: int | None = None
+    layout: Kind = "rows"
 
     def work(self, step: int, rank: int, world_size: int) -> Work:
         batches, tokens = [], 0
@@ -42,7 +45,13 @@ class DatasetSource:
                 continue
             rows = self.shards.take(*self.sampler.locate(np.arange(start, stop)))
             tokens += int(rows.lengths.sum())
-            batch = collate(rows, pad=self.info.special.pad, longest=self.info.length, fixed_predictions=self.fixed_predictions)
+            batch = collate(
+                rows,
+                pad=self.info.special.pad,
+                longest=self.info.length,
+                fixed_predictions=self.fixed_predictions,
+                layout=self.layout,
+            )
             batches.append(MicroBatch(start, batch))
         return Work(batches, tokens)
 

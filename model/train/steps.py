@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from model.data.batch import pin
 from model.train.distributed import World
 from model.train.interfaces import MicroBatch, Training
 
@@ -45,12 +46,11 @@ class Asks:
 
 def prepare(training: Training, world: World, first: int) -> Iterator[Prepared]:
     """Every step from step `first` on. Runs in the prefetch thread."""
-    pinned = world.device.type == "cuda"
     for step in range(first, training.recipe.steps):
         work = training.source.work(step, world.rank, world.size)
         counts = [training.trained.targets(item.batch) for item in work.micro_batches]
         yield Prepared(
-            micro_batches=[_pinned(item) for item in work.micro_batches] if pinned else list(work.micro_batches),
+            micro_batches=[MicroBatch(item.first, pin(item.batch, world.device)) for item in work.micro_batches],
             tokens=work.tokens,
             counts=np.sum(counts, axis=0).tolist(),
         )
@@ -84,7 +84,3 @@ def _begin(step: Prepared, world: World, asks: Asks) -> Callable[[], Agreed]:
         return Agreed(bool(stop), bool(save), tokens, counts)
 
     return agreed
-
-
-def _pinned(item: MicroBatch) -> MicroBatch:
-    return MicroBatch(item.first, {name: tensor.pin_memory() for name, tensor in item.batch.items()})

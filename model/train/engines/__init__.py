@@ -9,15 +9,8 @@ No torch in this module; DeepSpeed, which takes seconds to import, comes in with
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pipeline.core.errors import UsageError, did_you_mean
-from pipeline.core.registry import load
-
-if TYPE_CHECKING:
-    from model.train.distributed import World
-    from model.train.engines.protocol import Engine
-    from model.train.interfaces import Recipe, Trained
 
 ENGINES: dict[str, str] = {
     "torch": "model.train.engines.torch:engine",
@@ -71,21 +64,3 @@ def choose(wanted: str, zero: int | None, processes: int, parameters: int, memor
     if memory is not None and state > STATE_SHARE * memory:
         return EngineChoice("deepspeed", 1, f"weights and optimizer take {state / 1e9:.1f} of {memory / 1e9:.1f} GB a device")
     return EngineChoice("torch", 0)
-
-
-def create(
-    choice: EngineChoice, trained: Trained, recipe: Recipe, world: World, *, micro_batch: int, accumulation: int
-) -> Engine:
-    """The chosen engine over what is trained.
-
-    Args:
-        micro_batch: the most samples at once.
-        accumulation: the most micro-batches a step.
-
-    Raises:
-        UsageError: it cannot run this optimizer.
-    """
-    found: Engine = load(ENGINES[choice.name])(
-        trained, recipe, world, zero=choice.zero, micro_batch=micro_batch, accumulation=accumulation
-    )
-    return found

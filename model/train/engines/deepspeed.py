@@ -95,7 +95,7 @@ class DeepSpeedEngine:
             model=self._trained, optimizer=self._optimizer, config=dict(settings), dist_init_required=False
         )
 
-    def backward(self, batch: Mapping[str, Tensor], counts: Tensor, *, last: bool) -> Tensor:
+    def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
         self._engine.set_gradient_accumulation_boundary(last)
         loss, figures = self._engine(batch, counts)
         # DeepSpeed averages over ranks (stage 3 leaves no choice); ours is a sum.

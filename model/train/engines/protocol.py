@@ -8,7 +8,7 @@ whole, parameter by parameter, with any engine and on any number of ranks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from torch import Tensor
 class Engine(Protocol):
     """What is trained and its optimizer. Every rank has one and calls all of it, in the same order."""
 
-    def backward(self, batch: Mapping[str, Tensor], counts: Tensor, *, last: bool) -> Tensor:
+    def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
         """Run a micro-batch forward and backward, adding to the step's gradient.
 
         Args:

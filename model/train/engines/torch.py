@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -38,7 +39,7 @@ class TorchEngine:
                     distributed.broadcast(tensor, 0)
             self._sums = GradientSums(list(self._parameters.values()))
 
-    def backward(self, batch: Mapping[str, Tensor], counts: Tensor, *, last: bool) -> Tensor:
+    def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
         loss, figures = self._trained(batch, counts)
         if self._sums is not None and last:
             self._sums.begin()

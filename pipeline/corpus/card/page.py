@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
+from pipeline.core.pages import templates_in
 from pipeline.corpus.card import figures
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -24,17 +23,6 @@ MEANINGS = {
     "namespace": "a page beside the articles",
     "disambiguation": "a list of what a title may mean",
 }
-
-
-def templates_in(directory: Path) -> jinja2.Environment:
-    """HTML templates: everything is escaped, and a name that is not given is an error."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(directory),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
 
 
 def render(card: dict[str, Any]) -> str:

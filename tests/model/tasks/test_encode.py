@@ -74,7 +74,7 @@ def test_a_text_cannot_make_a_special_token(pieces):
 
 def test_pairs_have_two_segments(pieces):
     data = encode(_examples("good film", "bad", pairs=("the plot", "cold , dull")), pieces, max_length=32)
-    batch = collate(data, [0, 1], CPU)
+    batch = collate(data, [0, 1])
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1]]
     assert batch["attention_mask"].all()
     assert (batch["input_ids"] == pieces.special.sep).sum(1).tolist() == [2, 2]
@@ -83,7 +83,7 @@ def test_pairs_have_two_segments(pieces):
 
 def test_padding_is_masked_and_belongs_to_no_segment(pieces):
     data = encode(_examples("good", "good film with the cast"), pieces, max_length=32)
-    batch = collate(data, np.array([0, 1]), CPU)
+    batch = collate(data, np.array([0, 1]))
     assert batch["attention_mask"].sum(1).tolist() == [3, 7]
     assert batch["input_ids"][0, 3:].tolist() == [pieces.special.pad] * 4
     assert batch["token_type_ids"].sum() == 0

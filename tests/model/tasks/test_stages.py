@@ -20,8 +20,8 @@ from model.tasks.heads import new_classifier
 from model.tasks.predictions import read_predictions
 from pipeline.core import artifact
 from pipeline.core.errors import ClozeError, DataError, UsageError
+from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
-from pipeline.core.stage import execute
 
 EXECUTION = Execution(device="cpu", threads=1)
 

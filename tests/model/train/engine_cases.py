@@ -121,10 +121,12 @@ def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor
     from model.data.collate import blank
     from model.data.sampler import Sampler
     from model.data.shards import Shards
-    from model.families import table as families
-    from model.families.config import for_dataset, parse_model
+    from model.families.config import for_dataset
+    from model.families.models import new_model
+    from model.families.presets import parse_model
     from model.objectives import choose
-    from model.train import engines
+    from model.train.engines import EngineChoice
+    from model.train.engines.create import create
     from model.train.interfaces import Recipe
     from model.train.parameters import freeze_unused
     from model.train.scoring import Scoring
@@ -135,7 +137,7 @@ def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor
     assert shards.info.copies is not None
     model = for_dataset(parse_model({**TINY, "family": case.family, **CHANGES.get(case.family, {})}), shards.info)
     torch.manual_seed(5)
-    network = families.build(model)
+    network = new_model(model)
     scoring = Scoring(network, choose(model, shards.info), case.precision, weights=model.loss_weights())  # type: ignore[arg-type]
     freeze_unused(scoring, {**blank(pad=shards.info.special.pad), "mask_id": torch.tensor(-1)})
     first = {name: tensor.clone() for name, tensor in network.state_dict().items()}
@@ -149,8 +151,8 @@ def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor
         global_batch=BATCH,
         accumulation=case.accumulation,
     )
-    engine = engines.create(
-        engines.EngineChoice(case.engine, case.zero), scoring, recipe, world, micro_batch=BATCH, accumulation=case.accumulation
+    engine = create(
+        EngineChoice(case.engine, case.zero), scoring, recipe, world, micro_batch=BATCH, accumulation=case.accumulation
     )
     norms = []
     for step in range(STEPS):
