@@ -18,6 +18,8 @@ from pipeline.tokenizer.tokenizer import Tokenizer
 Ints = npt.NDArray[np.int64]
 
 POOL = 16  # batches among which training sorts by length: little padding, and still every batch is a random one
+IGNORE = -100  # a label that takes no part in the loss
+BLANK_LENGTH = 16
 EVALUATION_BATCH = 64  # fixed, so that scores do not depend on a setting by a rounding
 
 
@@ -124,3 +126,15 @@ def collate(data: Encoded, chosen: Sequence[int] | Ints, layout: Kind = "rows") 
     batch: Batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
     lies = make_layout(layout, Sequences.alone(lengths, longest))
     return batch if lies is None else {**batch, LAYOUT: lies}
+
+
+def blank(data: Encoded) -> Batch:
+    """A batch of one row with nothing to learn from: its loss and gradients are 0. For ranks that have fewer examples."""
+    attention_mask = torch.zeros(1, BLANK_LENGTH, dtype=torch.bool)
+    attention_mask[0, 0] = True
+    return {
+        "input_ids": torch.full((1, BLANK_LENGTH), data.pad),
+        "attention_mask": attention_mask,
+        "token_type_ids": torch.zeros(1, BLANK_LENGTH, dtype=torch.int64),
+        "labels": torch.full((1,), IGNORE),
+    }

@@ -8,13 +8,14 @@ from model import checkpoint
 from model.tasks.encode import encode
 from model.tasks.evaluate_config import EvaluateConfig
 from model.tasks.finetune import METRICS, write_json
-from model.tasks.hardware import hardware_of
 from model.tasks.heads import trained_classifier
-from model.tasks.loop import predict
 from model.tasks.metrics import bootstrap_interval, confusion_matrix, score
 from model.tasks.predictions import FILE as PREDICTIONS
 from model.tasks.predictions import write_predictions
 from model.tasks.table import load_task, task_source
+from model.tasks.training import Classification, predict
+from model.train.distributed import join
+from model.train.precision import resolve
 from pipeline import tokenizer
 from pipeline.core.errors import UsageError
 from pipeline.core.stage import Build, Outcome
@@ -27,7 +28,8 @@ def evaluate(config: EvaluateConfig, build: Build) -> Outcome:
         UsageError: the checkpoint was not fine-tuned, or the task's data was not named.
         DataError: the checkpoint or the data is missing or damaged, or holds a label that the model does not know.
     """
-    hardware = hardware_of(build.execution, config.precision)
+    world = join(build.execution)
+    precision = resolve(config.precision, world.device)
     path = build.inputs["finetune"]
     loaded = checkpoint.load(path)
     if loaded.task is None:
@@ -37,8 +39,8 @@ def evaluate(config: EvaluateConfig, build: Build) -> Outcome:
     examples = task.read(source, config.split, loaded.task.get("limit_per_class")).relabelled(names)
     encoded = encode(examples, tokenizer.load(loaded.tokenizer), int(loaded.task["max_length"]))
     build.report.progress(0, len(examples), "examples", {})
-    model = trained_classifier(loaded.model, loaded.state, len(names), loaded.path).to(hardware.device)
-    probabilities = predict(model, encoded, hardware)
+    model = trained_classifier(loaded.model, loaded.state, len(names), loaded.path).to(world.device)
+    probabilities = predict(Classification(model, precision), encoded, world)
     build.report.progress(len(examples), len(examples), "examples", {})
     write_predictions(build.file(PREDICTIONS), examples, probabilities)
     content: dict[str, Any] = {"task": task.name, "split": config.split, "examples": len(examples), "metrics": {}}
@@ -57,5 +59,5 @@ def evaluate(config: EvaluateConfig, build: Build) -> Outcome:
         build.counters[f"dropped/{reason}"] += number
     told: tuple[str, ...] = ("task", "split", "examples", "metrics", "interval")
     summary = {key: content[key] for key in told if key in content}
-    summary |= {"predictions": PREDICTIONS, "precision": hardware.precision}
+    summary |= {"predictions": PREDICTIONS, "precision": precision}
     return Outcome(rows=len(examples), tokens=int(encoded.lengths.sum()), summary=summary)

@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from model import checkpoint
+from model.data.layouts import layout_for
 from model.families.config import ModelConfig
 from model.families.presets import model_config
-from model.tasks.encode import Encoded, encode
+from model.tasks.encode import Encoded, blank, encode
 from model.tasks.finetune_config import FinetuneConfig
-from model.tasks.hardware import Hardware, hardware_of
-from model.tasks.heads import SequenceClassifier, new_classifier
-from model.tasks.loop import Budget, predict, train
-from model.tasks.metrics import score
+from model.tasks.heads import new_classifier
 from model.tasks.predictions import FILE as PREDICTIONS
 from model.tasks.predictions import write_predictions
+from model.tasks.source import ExamplesSource
 from model.tasks.table import Examples, Task, load_task, task_source
+from model.tasks.training import Classification, DevScores, Probabilities
+from model.train import engines, sizing, state
+from model.train.distributed import StopRequest, World, join
+from model.train.interfaces import Recipe, Saved, Training
+from model.train.loop import Finished, train
+from model.train.parameters import freeze_unused
+from model.train.precision import DTYPES, Precision, settle
 from pipeline import tokenizer
 from pipeline.core import storage
 from pipeline.core.errors import DataError, UsageError
+from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build, Outcome
 from pipeline.dataset.schema import DatasetInfo
+from pipeline.tokenizer.tokenizer import Tokenizer
 
-CHECKPOINT, METRICS, HISTORY = "checkpoint", "metrics.json", "history.jsonl"
-PRETRAINED, SCRATCH = "finetune", "from_scratch"  # the runs, in progress and history
+CHECKPOINT, METRICS = "checkpoint", "metrics.json"
+PRETRAINED, SCRATCH = "finetune", "from_scratch"  # the trainings, in progress and metrics
 SMALL, SMALL_RATE, USUAL_RATE = 512, 3e-4, 5e-5
+LINES = 100  # log lines of a training, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartingPoint:
     """What fine-tuning starts from. `state` is None for random weights."""
 
     model: ModelConfig
@@ -53,102 +61,107 @@ class Split:
 
 
 def finetune(config: FinetuneConfig, build: Build) -> Outcome:
-    """Fine-tune on the task's train split and score its dev split.
+    """Fine-tune on the task's train split and score its dev split. Every rank calls it.
+
+    Returns:
+        The true outcome on rank 0, an empty one on the others.
 
     Raises:
         UsageError: an input that the task needs was not named, or max_length exceeds the model's positions.
         DataError: the checkpoint or the data is missing or damaged.
+        Stopped: SIGTERM or SIGINT came to any rank; a checkpoint is saved.
     """
-    hardware = hardware_of(build.execution, config.precision)
-    task = load_task(config.task)
+    with StopRequest.heeded() as stop:
+        world = join(build.execution)
+        task = load_task(config.task)
+        start = starting_point(config, build, world)
+        if config.max_length > start.model.max_position_embeddings:
+            raise UsageError(
+                f"max_length ({config.max_length}) exceeds the model's max_position_embeddings"
+                f" ({start.model.max_position_embeddings}); use {start.model.max_position_embeddings} or less"
+            )
+        splits = _read(config, build, task, start)
+        names = [PRETRAINED]
+        if config.baselines and start.state is not None:
+            names.append(SCRATCH)
+        session = _Session(config, build, world, stop, task, start, splits, names)
+        tuned = session.run(PRETRAINED)
+        metrics: dict[str, float] = dict(tuned.scores)
+        if config.baselines:
+            metrics["majority"] = splits["dev"].examples.majority_share()
+        if SCRATCH in names:
+            metrics[SCRATCH] = session.run(SCRATCH).scores[task.metrics[0]]
+        return _outcome(session, tuned, metrics) if world.first else Outcome()
+
+
+def _read(config: FinetuneConfig, build: Build, task: Task, start: StartingPoint) -> dict[str, Split]:
+    """The splits train and dev, counted."""
     source = task_source(task, config.data, build.inputs.get("corpus"))
-    start = starting_point(config, build)
-    if config.max_length > start.model.max_position_embeddings:
-        raise UsageError(
-            f"max_length ({config.max_length}) exceeds the model's max_position_embeddings"
-            f" ({start.model.max_position_embeddings}); use {start.model.max_position_embeddings} or less"
-        )
     pieces = tokenizer.load(start.tokenizer)
     splits = {}
     for name in ("train", "dev"):
         examples = task.read(source, name, config.limit_per_class)
         splits[name] = Split(examples=examples, encoded=encode(examples, pieces, config.max_length))
         _count(build, name, splits[name])
-    names = splits["train"].examples.label_names
-    budget = Budget(
-        epochs=config.epochs,
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate or (SMALL_RATE if start.model.hidden_size < SMALL else USUAL_RATE),
-        warmup=config.warmup,
-        weight_decay=config.weight_decay,
-        clip=config.clip,
-        seed=config.seed,
-    )
-    runs = [PRETRAINED]
-    if config.baselines and start.state is not None:
-        runs.append(SCRATCH)
-    session = _Session(config, build, task, splits, budget, hardware, len(runs))
+    if splits["dev"].encoded.labels is None:
+        raise DataError(f"{splits['dev'].examples.where} has no labels; give the dev split its labels")
+    return splits
 
-    model, probabilities = session.run(PRETRAINED, start.model, start.state)
-    scores = session.score(probabilities)
+
+def _outcome(session: _Session, tuned: Tuned, metrics: Mapping[str, float]) -> Outcome:
+    """Write the checkpoint and the other files of the artifact."""
+    build, splits, training = session.build, session.splits, tuned.training
     checkpoint.save_weights(
         build.file(CHECKPOINT),
-        model=start.model,
-        state=model.state_dict(),
-        tokenizer=start.tokenizer,
-        heads={"classifier": {"num_labels": len(names)}},
-        task={
-            "name": task.name,
-            "labels": list(names),
-            "max_length": config.max_length,
-            "metric": task.metrics[0],
-            "limit_per_class": config.limit_per_class,
-        },
-        dataset=start.dataset,
-        step=budget.steps(len(splits["train"].examples)),
+        model=training.saved.model,
+        state=tuned.weights,
+        tokenizer=training.saved.tokenizer,
+        heads=training.saved.heads,
+        task=training.saved.task,
+        dataset=training.saved.dataset,
+        step=training.recipe.steps,
     )
     checkpoint.complete(build.file(CHECKPOINT))
-    write_predictions(build.file(PREDICTIONS), splits["dev"].examples, probabilities)
-
-    metrics: dict[str, float] = dict(scores)
-    if config.baselines:
-        metrics["majority"] = splits["dev"].examples.majority_share()
-    if SCRATCH in runs:
-        metrics[SCRATCH] = session.score(session.run(SCRATCH, start.model, None)[1])[task.metrics[0]]
+    write_predictions(build.file(PREDICTIONS), splits["dev"].examples, tuned.probabilities)
     content = {
-        "task": task.name,
+        "task": session.task.name,
         "split": "dev",
-        "metrics": metrics,
+        "metrics": dict(metrics),
         "examples": {name: len(split.examples) for name, split in splits.items()},
         "classes": {name: split.examples.class_counts() for name, split in splits.items()},
         "truncated": {name: split.encoded.truncated for name, split in splits.items()},
-        "budget": asdict(budget),
+        "learning_rate": training.recipe.learning_rate,
+        "steps": training.recipe.steps,
     }
     write_json(build.file(METRICS), content)
-    storage.write_bytes(build.file(HISTORY), "".join(json.dumps(line) + "\n" for line in session.history).encode())
     summary = {
-        "task": task.name,
-        "metrics": metrics,
+        "task": session.task.name,
+        "metrics": dict(metrics),
         "checkpoint": CHECKPOINT,
         "predictions": PREDICTIONS,
         "examples": content["examples"],
         "classes": content["classes"],
-        "steps": budget.steps(len(splits["train"].examples)),
-        "learning_rate": budget.learning_rate,
-        "precision": hardware.precision,
-        "examples_per_second": session.examples_per_second(),
+        "steps": training.recipe.steps,
+        "loss": tuned.finished.last.get("loss"),
+        "best": tuned.finished.progress.best,
+        "learning_rate": training.recipe.learning_rate,
+        "precision": training.recipe.precision,
+        "engine": training.engine.name,
+        "zero": training.engine.zero,
+        "world_size": session.world.size,
+        **tuned.finished.session,
     }
-    tokens = int(splits["train"].encoded.lengths.sum())
-    return Outcome(rows=len(splits["train"].examples), tokens=tokens, summary=summary)
+    storage.remove(build.file(checkpoint.STEPS))  # last: until here a killed fine-tuning goes on from them
+    return Outcome(rows=len(splits["train"].examples), tokens=int(splits["train"].encoded.lengths.sum()), summary=summary)
 
 
-def starting_point(config: FinetuneConfig, build: Build) -> Start:
+def starting_point(config: FinetuneConfig, build: Build, world: World) -> StartingPoint:
     """The checkpoint that the inputs name; with from_scratch its shape alone, or a preset's shape and a vocabulary."""
     path = build.inputs.get("pretrain")
     if path is not None:
         loaded = checkpoint.load(path)
         state = None if config.from_scratch else loaded.state
-        return Start(
+        return StartingPoint(
             model=_with_lstm(loaded.model, config.bilstm), state=state, tokenizer=loaded.tokenizer, dataset=loaded.dataset
         )
     if not config.from_scratch:
@@ -161,9 +174,9 @@ def starting_point(config: FinetuneConfig, build: Build) -> Start:
         )
     pieces = tokenizer.load(vocabulary)
     saved = storage.join(build.scratch, "tokenizer")
-    pieces.save(saved)
+    world.first_decides(lambda: _save_pieces(pieces, saved))
     shape = model_config(config.model, vocab_size=pieces.vocab_size, pad_token_id=pieces.special.pad)
-    return Start(model=_with_lstm(shape, config.bilstm), state=None, tokenizer=saved, dataset=None)
+    return StartingPoint(model=_with_lstm(shape, config.bilstm), state=None, tokenizer=saved, dataset=None)
 
 
 def _with_lstm(model: ModelConfig, wanted: bool) -> ModelConfig:
@@ -174,56 +187,142 @@ def _with_lstm(model: ModelConfig, wanted: bool) -> ModelConfig:
     return model.model_copy(update={"bilstm": True})
 
 
+def _save_pieces(pieces: Tokenizer, path: str) -> int:
+    pieces.save(path)
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """A training that came to its end: its weights on the CPU, the dev split's probabilities and scores."""
+
+    training: Training
+    finished: Finished
+    weights: Mapping[str, Tensor]
+    probabilities: Probabilities
+    scores: dict[str, float]
+
+
+class _Part(Reporter):
+    """Reports one of several trainings of a stage: its steps follow those of the ones before, its metrics have its name."""
+
+    def __init__(self, report: Reporter, name: str, number: int, count: int) -> None:
+        self._report, self._name, self._number, self._count = report, name, number, count
+
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        steps = total or 0
+        whole = {"run": self._name, **figures} if self._count > 1 else figures
+        self._report.progress(self._number * steps + done, self._count * steps, unit, whole)
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        prefix = f"{self._name}_" if self._number else ""  # the first one is the stage's own
+        self._report.metrics({name if name in ("step", "time") else prefix + name: value for name, value in values.items()})
+
+
 class _Session:
-    """The trainings of one stage: the wanted one and its baseline, with one progress and one history."""
+    """The trainings of one stage: the wanted one, and its baseline."""
 
     def __init__(
         self,
         config: FinetuneConfig,
         build: Build,
+        world: World,
+        stop: StopRequest,
         task: Task,
+        start: StartingPoint,
         splits: Mapping[str, Split],
-        budget: Budget,
-        hardware: Hardware,
-        runs: int,
+        names: list[str],
     ) -> None:
-        self.config, self.build, self.task, self.splits = config, build, task, splits
-        self.budget, self.hardware = budget, hardware
-        self.history: list[dict[str, Any]] = []
-        self._steps = budget.steps(len(splits["train"].examples))
-        self._total = runs * self._steps
-        self._done = 0
+        self.config, self.build, self.world, self.stop = config, build, world, stop
+        self.task, self.start, self.splits, self.names = task, start, splits, names
 
-    def run(
-        self, name: str, shape: ModelConfig, state: Mapping[str, Tensor] | None
-    ) -> tuple[SequenceClassifier, npt.NDArray[np.float32]]:
-        """Train once; the model after the last epoch, and its probabilities on the dev split."""
-        labels = len(self.splits["train"].examples.label_names)
-        model = new_classifier(shape, state, labels, self.config.dropout, self.config.seed).to(self.hardware.device)
-        before, figures = self._done, {"run": name}
+    def run(self, name: str) -> Tuned:
+        """Train once, from where a killed try stopped. The first training writes into the artifact, others into its scratch."""
+        number = self.names.index(name)
+        path = storage.join(self.build.scratch, name) if number else self.build.path
+        notes: list[str] = []
+        resumed = state.resume(path, self.build.fingerprint, self.world, notes)
+        precision = settle(self.config.precision, resumed.run.precision if resumed else None, self.world.device, notes)
+        training, measure = self._training(path, self.start.state if number == 0 else None, precision, notes)
+        report = _Part(self.build.report, name, number, len(self.names))
+        finished = train(training, self.build, self.world, self.stop, resumed, report)
+        probabilities = measure.probabilities()
+        return Tuned(
+            training=training,
+            finished=finished,
+            weights=finished.weights,
+            probabilities=probabilities,
+            scores=measure.scores(probabilities),
+        )
 
-        def on_step(step: int, loss: float) -> None:
-            self.build.report.progress(before + step, self._total, "steps", {**figures, "loss": round(loss, 4)})
-
-        probabilities = np.zeros((0, labels), dtype=np.float32)
-        for end in train(model, self.splits["train"].encoded, self.budget, self.hardware, on_step):
-            probabilities = predict(model, self.splits["dev"].encoded, self.hardware)
-            scores = self.score(probabilities)
-            self.history.append({**figures, **asdict(end), **scores})
-            figures[self.task.metrics[0]] = f"{scores[self.task.metrics[0]]:.4f}"
-        self._done = before + self._steps
-        return model, probabilities
-
-    def score(self, probabilities: npt.NDArray[np.float32]) -> dict[str, float]:
-        """The task's metrics on the dev split."""
-        labels = self.splits["dev"].encoded.labels
-        if labels is None:
-            raise DataError(f"{self.splits['dev'].examples.where} has no labels; give the dev split its labels")
-        return score(self.task.metrics, labels, probabilities.argmax(axis=1))
-
-    def examples_per_second(self) -> float:
-        seconds: float = sum(line["seconds"] for line in self.history)
-        return round(len(self.history) * len(self.splits["train"].examples) / max(seconds, 1e-9), 1)
+    def _training(
+        self, path: str, weights: Mapping[str, Tensor] | None, precision: Precision, notes: list[str]
+    ) -> tuple[Training, DevScores]:
+        config, world, model = self.config, self.world, self.start.model
+        examples, encoded = self.splits["train"].examples, self.splits["train"].encoded
+        labels = examples.label_names
+        classifier = Classification(new_classifier(model, weights, len(labels), config.dropout, config.seed), precision)
+        parameters = sum(parameter.numel() for parameter in classifier.parameters())
+        freeze_unused(classifier, blank(encoded))
+        execution = self.build.execution
+        plan = sizing.plan(config.batch_size, execution.micro_batch, model, config.max_length, world)
+        layout = layout_for([classifier.model], world.device, DTYPES[precision])
+        source = ExamplesSource(
+            data=encoded,
+            batch_size=config.batch_size,
+            accumulation=plan.accumulation,
+            seed=config.seed,
+            layout=layout,
+        )
+        steps = config.epochs * source.steps_an_epoch
+        engine = engines.choose(execution.engine, execution.zero, world.size, parameters, sizing.device_memory(world.device))
+        if engine.reason:
+            notes.append(f"engine {engine.name}: {engine.reason}")
+        measure = DevScores(
+            trained=classifier,
+            data=self.splits["dev"].encoded,
+            metrics=self.task.metrics,
+            world=world,
+            steps=steps,
+            every=source.steps_an_epoch,
+            examples=len(examples),
+        )
+        task = {
+            "name": self.task.name,
+            "labels": list(labels),
+            "max_length": config.max_length,
+            "metric": self.task.metrics[0],
+            "limit_per_class": config.limit_per_class,
+        }
+        training = Training(
+            path=path,
+            config=config.model_dump(mode="json"),
+            recipe=Recipe(
+                steps=steps,
+                learning_rate=config.learning_rate or (SMALL_RATE if model.hidden_size < SMALL else USUAL_RATE),
+                warmup=math.ceil(steps * config.warmup),
+                seed=config.seed,
+                precision=precision,
+                weight_decay=config.weight_decay,
+                clip=config.clip,
+            ),
+            engine=engine,
+            source=source,
+            trained=classifier,
+            saved=Saved(
+                model=model,
+                heads={"classifier": {"num_labels": len(labels)}},
+                tokenizer=self.start.tokenizer,
+                task=task,
+                dataset=self.start.dataset,
+            ),
+            measure=measure,
+            micro_batch=plan.micro_batch,
+            accumulation=plan.accumulation,
+            log_every=max(1, steps // LINES),
+            notes=notes,
+        )
+        return training, measure
 
 
 def _count(build: Build, name: str, split: Split) -> None:

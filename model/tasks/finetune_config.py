@@ -13,7 +13,7 @@ from model.tasks.table import TASKS
 from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.errors import did_you_mean
 
-VERSION = 1
+VERSION = 2
 
 
 class FinetuneConfig(StageConfig):

@@ -1,7 +1,7 @@
 """Stage finetune: a pretrained checkpoint and a task's labelled set in; a fine-tuned checkpoint and its scores out.
 
 Files: `checkpoint/` (encoder, pooler and classifier; config.json's `task` says what its outputs mean), `metrics.json`,
-`predictions.tsv` (the dev split), `history.jsonl` (one line an epoch, with times).
+`predictions.tsv` (the dev split), `metrics.jsonl` (the training's log lines); `checkpoints/` while it runs.
 
 The command line imports this module at every start; torch comes in when the stage runs.
 """
@@ -26,8 +26,9 @@ STAGE = Stage(
     config=FinetuneConfig,
     run=run,
     optional_inputs=("pretrain", "corpus", "vocab"),  # no checkpoint is needed with from_scratch and model
-    volatile=("history.jsonl",),
+    volatile=("metrics.jsonl", "skipped.jsonl"),
     worker="model",
+    parallel=True,
     outputs=("checkpoint", "predictions"),
     headline=lambda summary: figures(summary["metrics"]),
 )

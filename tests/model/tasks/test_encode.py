@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.tasks.encode import collate, encode, evaluation_batches, training_batches, truncate
-from model.tasks.hardware import Hardware
 from model.tasks.heads import new_classifier
-from model.tasks.loop import predict
 from model.tasks.table import Examples
+from model.tasks.training import Classification, predict
+from model.train.distributed import World
 
 CPU = torch.device("cpu")
 
@@ -93,8 +93,8 @@ def test_padding_is_masked_and_belongs_to_no_segment(pieces):
 def test_company_in_a_batch_changes_no_answer(pieces, shape):
     texts = [("good film the plot is cold and dull . " * 3)[: 5 * n] for n in range(1, 25)]
     model = new_classifier(shape, None, 2, None, seed=1)
-    hardware = Hardware(device=CPU, precision="fp32")
-    together = predict(model, encode(_examples(*texts), pieces, 32), hardware)
-    alone = np.concatenate([predict(model, encode(_examples(text), pieces, 32), hardware) for text in texts])
+    trained, world = Classification(model, "fp32"), World(0, 1, CPU)
+    together = predict(trained, encode(_examples(*texts), pieces, 32), world)
+    alone = np.concatenate([predict(trained, encode(_examples(text), pieces, 32), world) for text in texts])
     np.testing.assert_allclose(together, alone, atol=1e-6)
     np.testing.assert_allclose(together.sum(1), 1.0, atol=1e-6)

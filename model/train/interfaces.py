@@ -1,0 +1,230 @@
+"""What a training is made of, whatever is trained. The loop (`model.train.loop`) knows these five things and nothing else:
+
+    Source    which samples a step is made of, as batches for one rank      pretraining: a dataset's rows; a task: its examples
+    Trained   batches -> loss and figures                                   pretraining: model and objectives; a task: its head
+    Measure   scores on the way, such as a held-out loss                    may be absent
+    Saved     what a checkpoint says of the model beside its weights
+    Recipe    steps, optimizer, learning rates, schedule, clipping, seed, precision
+
+Put together they are a `Training`, which `model.train.loop.train` runs on every rank. Weighting by global counts, checkpoints,
+exact resuming, stopping, log lines and ranks are the loop's.
+
+Batches are dicts that `Trained.forward` understands, of tensors and what else can be pinned and moved as they can.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from model.data.batch import Batch
+from model.families.config import ModelConfig
+from model.train.engines import EngineChoice
+from model.train.precision import Precision
+from pipeline.dataset.schema import DatasetInfo
+
+
+class Interrupted(Exception):
+    """The ranks agreed to stop in the middle of a measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """What goes forward and backward at once.
+
+    Attributes:
+        first: the number of its first sample, counted over the whole run. Dropout's random state is set from it and the step,
+            so that training resumes exactly, and no two micro-batches of a step may have the same.
+        batch: on the CPU. Without samples it is a blank one, whose loss and gradient are 0: every rank runs as many
+            micro-batches as the others.
+    """
+
+    first: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One step on one rank: its micro-batches, the same number on every rank, and how many real tokens they hold."""
+
+    micro_batches: Sequence[MicroBatch]
+    tokens: int
+
+
+class Source(Protocol):
+    """Which samples each step is made of: a pure function of the step, so that nothing of it is saved in a checkpoint.
+
+    Steps are counted from 0, and may hold different numbers of samples (the last batch of an epoch, a batch that grows).
+    """
+
+    def work(self, step: int, rank: int, world_size: int) -> Work:
+        """This rank's share of step `step`. Called in a thread of its own, a few steps ahead."""
+        ...
+
+    def samples(self, steps: int) -> int:
+        """How many samples the first `steps` steps hold together, over all ranks: where step `steps` begins."""
+        ...
+
+    def rows(self, step: int) -> dict[str, list[int]]:
+        """What step `step` was made of, over all ranks, for the file of skipped steps: `rows`, and what else tells them apart."""
+        ...
+
+
+class Trained(nn.Module, abc.ABC):
+    """What is trained: from a batch to the loss to differentiate.
+
+    A micro-batch's loss is, over the objectives, the sum of (its summed loss / the count of the whole step, over all ranks
+    and micro-batches). Added up they are the loss of the global batch, however it was cut.
+
+    Attributes:
+        names: of the objectives.
+        model: what is trained and saved: checkpoints name its parameters as it does.
+    """
+
+    names: tuple[str, ...]
+    model: nn.Module
+
+    @abc.abstractmethod
+    def targets(self, batch: Mapping[str, Any]) -> list[int]:
+        """How many predictions each objective makes on a batch, known before the model runs (0 for a blank one)."""
+
+    @abc.abstractmethod
+    def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Score a batch that is on the device.
+
+        Args:
+            counts: float [objectives], what each summed loss is divided by.
+
+        Returns:
+            The loss to differentiate, an fp32 scalar; and without gradient, float64 [2, objectives], each objective's summed loss
+            in nats and how many answers were right.
+        """
+
+    def predict(self, batch: Mapping[str, Any]) -> Any:
+        """What a measurement wants to know of a batch that is on the device: the model's outputs, if nothing else is said."""
+        return self.model(batch)
+
+    def forward(self, batch: Mapping[str, Any], counts: Tensor | None = None) -> Any:
+        """`loss`, or without counts `predict`.
+
+        Both go through here, and never around it: at ZeRO stage 3 it is calling the whole module that gathers its weights.
+        """
+        return self.predict(batch) if counts is None else self.loss(batch, counts)
+
+
+class Measure(Protocol):
+    """Scores on the way. It draws no random numbers and changes no weights: looking more or less often changes nothing.
+
+    How much it scores must follow from config and data alone, never from a clock, and should cost at most 5 % of training.
+    """
+
+    @property
+    def best(self) -> str:
+        """The figure that says which step was the best so far."""
+        ...
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether its greatest value is the best."""
+        ...
+
+    def due(self, step: int) -> bool:
+        """Whether to measure after `step` steps. The last step always is."""
+        ...
+
+    def __call__(self, step: int, stop_asked: Callable[[], bool]) -> dict[str, float]:
+        """The figures after `step` steps, by name; every rank calls it, and all get the same.
+
+        `Trained` is in training mode before and after.
+
+        Raises:
+            Interrupted: `stop_asked` was true on some rank, and the ranks agreed to stop.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What a checkpoint says of the model beside its weights; see `model.checkpoint.save_weights`."""
+
+    model: ModelConfig
+    heads: Mapping[str, Any]
+    tokenizer: str
+    task: Mapping[str, Any] | None = None
+    dataset: DatasetInfo | None = None
+
+
+def everywhere(name: str) -> float:
+    """The same learning rate for every parameter."""
+    return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How hard and how long.
+
+    Attributes:
+        steps: optimizer steps.
+        learning_rate: the peak.
+        rate: parameter's name -> what its learning rate is multiplied with (layer-wise decay, a head's own rate).
+        optimizer: a name in `model.train.optimizers.OPTIMIZERS`.
+        schedule: after the warm-up; a name in `model.train.schedules.SCHEDULES`.
+        warmup: steps of linear rise.
+        weight_decay: decoupled, on matrices alone: not on biases and norms.
+        clip: the gradient's greatest norm; 0: no clipping.
+        seed: of dropout.
+        precision: of the forward pass; weights, gradients and optimizer are fp32.
+        max_skipped: steps in a row that may be skipped for a gradient that is not finite.
+    """
+
+    steps: int
+    learning_rate: float
+    warmup: int
+    seed: int
+    precision: Precision
+    rate: Callable[[str], float] = everywhere
+    optimizer: str = "adamw"
+    schedule: str = "linear"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    max_skipped: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """All that the loop needs.
+
+    Attributes:
+        path: the local directory that metrics.jsonl, skipped.jsonl and checkpoints/ are written in: the artifact's, or one
+            below its scratch for a training whose result is not kept.
+        config: the resolved config of the stage, as a checkpoint records it.
+        engine: what runs it.
+        micro_batch: the most samples at once.
+        accumulation: the most micro-batches a step.
+        compiled: whether `trained` runs compiled; recorded, and the same after resuming.
+        expected_first_loss: what untrained weights should give, nats; None: nothing can be said.
+        log_every: steps between log lines; the first, the last and the measured steps always get one.
+        figures: told at the start, beside the loop's own.
+    """
+
+    path: str
+    config: Mapping[str, Any]
+    recipe: Recipe
+    engine: EngineChoice
+    source: Source
+    trained: Trained
+    saved: Saved
+    measure: Measure | None = None
+    micro_batch: int
+    accumulation: int
+    compiled: bool = False
+    expected_first_loss: float | None = None
+    log_every: int = 1
+    notes: Sequence[str] = field(default_factory=tuple)
+    figures: Mapping[str, Any] = field(default_factory=dict)
