@@ -142,7 +142,8 @@ class _Ranks:
                 break
         for process in self.processes:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=PEER_SECONDS if deadline is None else 0.1)
+                # one that has told its outcome and closed its pipe only has to end; on a busy machine that takes a while
+                process.wait(timeout=self.grace if deadline is None else 0.1)
         self._look_for_failures()
 
     def _failure(self, rank: int) -> int:
@@ -213,7 +214,12 @@ class _Ranks:
             process.wait()
 
     def _outcome(self) -> Outcome:
-        codes = [process.returncode for process in self.processes]
+        # a rank that gave its outcome and took too long to end was killed by us, when its work was done
+        done = [
+            process.returncode == -signal.SIGKILL and "outcome" in self.final.get(rank, {})
+            for rank, process in enumerate(self.processes)
+        ]
+        codes = [0 if ended else process.returncode for ended, process in zip(done, self.processes, strict=True)]
         if self.killed is not None:
             raise ClozeError(self._death(self.killed))
         if any(codes):

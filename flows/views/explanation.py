@@ -15,7 +15,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-Facts = Mapping[str, Any]  # a part of the explanation: a step, a change, another copy
+Facts = Mapping[str, Any]  # a part of the explanation: a step, a change, a duplicate
 
 MOST = 6  # changes, lines and sentences shown of each
 LINE = 240  # characters of a text shown
@@ -29,7 +29,7 @@ def page(found: Facts) -> Group:
     parts: list[RenderableType] = [_head(found), *map(_step, found["steps"])]
     if found["sentences"] or found["dropped_sentences"]:
         parts.append(_sentences(found))
-    return Group(*parts, _copies(found), _end(found))
+    return Group(*parts, _duplicates(found), _end(found))
 
 
 def _head(found: Facts) -> RenderableType:
@@ -110,31 +110,29 @@ def _sentences(found: Facts) -> RenderableType:
     ]
     lines += _rest(len(found["sentences"]), "more sentences")
     for sentence in found["dropped_sentences"][:MOST]:
-        lines.append(
-            Text.assemble(("  − ", "red"), ("formula  ", "yellow"), (_short(sentence.replace("\ue0ff", "[…]")), "dim"))
-        )
+        lines.append(Text.assemble(("  − ", "red"), ("formula  ", "yellow"), (_short(sentence), "dim")))
     lines += _rest(len(found["dropped_sentences"]), "more sentences with a formula taken out")
     told = f"sentences  {len(found['sentences']):,}"
     return Group(Rule(f"[bold]{told}", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2)))
 
 
-def _copies(found: Facts) -> RenderableType:
+def _duplicates(found: Facts) -> RenderableType:
     lines: list[RenderableType] = []
-    if found["copy_of"] is not None:
-        lines.append(Text.assemble(("a copy of ", "red"), *_copy(found["copy_of"])))
-    if found["copies_in_all"]:
-        lines.append(Text(f"{_count(found['copies_in_all'], 'document')} dropped in its favour:", style="green"))
-        lines += [Text.assemble("  ", *_copy(copy)) for copy in found["copies"]]
-        if found["copies_in_all"] > len(found["copies"]):
-            lines.append(Text(f"  … {found['copies_in_all'] - len(found['copies']):,} more", style="dim italic"))
+    if found["duplicate_of"] is not None:
+        lines.append(Text.assemble(("a duplicate of ", "red"), *_duplicate(found["duplicate_of"])))
+    if found["duplicates_in_all"]:
+        lines.append(Text(f"{_count(found['duplicates_in_all'], 'document')} dropped in its favour:", style="green"))
+        lines += [Text.assemble("  ", *_duplicate(other)) for other in found["duplicates"]]
+        if found["duplicates_in_all"] > len(found["duplicates"]):
+            lines.append(Text(f"  … {found['duplicates_in_all'] - len(found['duplicates']):,} more", style="dim italic"))
     if not lines:
         return Text("")
-    return Group(Rule("[bold]copies", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2)))
+    return Group(Rule("[bold]duplicates", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2)))
 
 
-def _copy(copy: Facts) -> list[Any]:
-    told = f"  {copy['reason'].replace('_', ' ')}, similarity {copy['similarity']:.2f}, {copy['characters']:,} characters"
-    return [(copy["title"] or copy["id"], "bold"), ("  " + copy["id"], "dim"), told]
+def _duplicate(other: Facts) -> list[Any]:
+    told = f"  {other['reason'].replace('_', ' ')}, similarity {other['similarity']:.2f}, {other['characters']:,} characters"
+    return [(other["title"] or other["id"], "bold"), ("  " + other["id"], "dim"), told]
 
 
 def _end(found: Facts) -> RenderableType:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pydantic import Field
 
 from pipeline.core.stage import Build, Outcome, Stage
-from pipeline.corpus.stage import CorpusConfig
+from pipeline.corpus.config import CorpusConfig
 
 VERSION = 1
 

@@ -57,8 +57,7 @@ SCRIPT = """
     import sys
     from flows.graph import stages
     from flows.tracking.spool import Spool
-    from tests.conftest import REPOSITORY
-from tests.flows import toy_run
+    from tests.flows import toy_run
     stages.TABLE.clear()
     stages.TABLE.update(toy_run.TABLE)
     Spool.start_sender = lambda spool: None

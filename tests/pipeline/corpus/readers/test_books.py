@@ -7,9 +7,11 @@ import zipfile
 import pytest
 
 from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.books import epub
 from pipeline.corpus.readers.books.reader import LONGEST_CHAPTER, PIECE, SHORTEST_CHAPTER, merged, reader
+from tests.pipeline.corpus.readers.made import chapter, write_epub
+from tests.pipeline.corpus.reading import options_of
 
 SENTENCE = "It was the best of times and it was the worst of times, and nobody knew which of them it was. "
 PARAGRAPH = (SENTENCE * 5).strip()
@@ -24,9 +26,9 @@ def wrapped(text, width=70):
 def read(tmp_path, content, name="a_book.txt", stop=True, **settings):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    split = reader.splits(str(path))[0]
-    tally = Tally(split=split, stop=stop)
-    return list(reader.read(split, Settings(stop=stop, **settings), tally)), tally
+    file_slice = reader.slices(str(path))[0]
+    tally = Tally(slice=file_slice, stop=stop)
+    return list(reader.read(file_slice, options_of(reader, stop=stop, **settings), tally)), tally
 
 
 def text_of(documents):
@@ -152,50 +154,17 @@ def test_files_that_are_no_text(tmp_path, data, reason):
 
 
 def test_the_samples(samples):
-    for split in reader.splits(str(samples / "books")):
-        tally = Tally(split=split)
-        documents = list(reader.read(split, Settings(), tally))
-        assert len(documents) >= 4, split.name
+    for file_slice in reader.slices(str(samples / "books")):
+        tally = Tally(slice=file_slice)
+        documents = list(reader.read(file_slice, options_of(reader), tally))
+        assert len(documents) >= 4, file_slice.name
         text = text_of(documents)
         assert "GUTENBERG" not in text.upper()
         assert "CHAPTER I." not in text
-        assert not tally.rejected
+        assert not tally.unreadable
 
 
 # EPUB
-
-
-CONTAINER = '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles><rootfile full-path="{}"/></rootfiles></container>'
-PACKAGE = (
-    '<package xmlns="http://www.idpf.org/2007/opf" xmlns:dc="http://purl.org/dc/elements/1.1/"><metadata><dc:title>A  Book</dc:title></metadata>'
-    "<manifest>{items}</manifest><spine>{spine}</spine></package>"
-)
-
-
-def write_epub(path, chapters, order=None, extra=(), root="EPUB/package.opf"):
-    """chapters: href -> XHTML; extra: properties of items that are in the spine and must not be read."""
-    items = "".join(f'<item id="i{n}" href="{href}" media-type="application/xhtml+xml"/>' for n, href in enumerate(chapters))
-    items += "".join(
-        f'<item id="x{n}" href="{href}" media-type="application/xhtml+xml" properties="{p}"/>'
-        for n, (href, p) in enumerate(extra)
-    )
-    numbers = order if order is not None else range(len(chapters))
-    spine = "".join(f'<itemref idref="x{n}"/>' for n in range(len(extra))) + "".join(
-        f'<itemref idref="i{n}"/>' for n in numbers
-    )
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("mimetype", "application/epub+zip")
-        archive.writestr("META-INF/container.xml", CONTAINER.format(root))
-        archive.writestr(root, PACKAGE.format(items=items, spine=spine))
-        for href, text in chapters.items():
-            archive.writestr(href if href.startswith("/") else f"EPUB/{href}", text)
-        for href, _ in extra:
-            archive.writestr(f"EPUB/{href}", "<html><body><p>Not wanted.</p></body></html>")
-    return path
-
-
-def chapter(title, body):
-    return f'<?xml version="1.0" encoding="utf-8"?><html xmlns="http://www.w3.org/1999/xhtml"><head><title>x</title></head><body><h1>{title}</h1>{body}</body></html>'
 
 
 def test_an_epub_is_read_in_the_order_of_its_spine(tmp_path):
@@ -215,7 +184,7 @@ def test_an_epub_is_read_in_the_order_of_its_spine(tmp_path):
     assert [d.title for d in documents] == ["A Book: One", "A Book: Two", "A Book: Three"]
     assert documents[0].paragraphs == (PARAGRAPH, "A b c—d. E.")
     assert documents[2].paragraphs == (PARAGRAPH, "Inner one.", "after")
-    assert not tally.rejected
+    assert not tally.unreadable
 
 
 def test_names_that_climb_lead_nowhere(tmp_path):
@@ -259,7 +228,7 @@ def test_an_epub_that_is_none(tmp_path, data):
 def test_a_directory_without_books(tmp_path):
     (tmp_path / "a.pdf").write_bytes(b"x")
     with pytest.raises(DataError, match=r"holds no file of source books \(\*\.txt, .*\*\.epub\)"):
-        reader.splits(str(tmp_path))
+        reader.slices(str(tmp_path))
 
 
 def test_a_huge_text_is_refused(tmp_path):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.core import random_keys
-from pipeline.corpus.steps.words import count_words
+from pipeline.corpus.steps.word_count import count_words
 
 I64 = npt.NDArray[np.int64]
 

@@ -8,9 +8,13 @@ known, and the rules about the length of words and about stop words do not apply
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.steps.words import UNSPACED, split_words
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.steps.base import StepFunction, StepKind, StepResult, only_from
+from pipeline.corpus.steps.word_count import UNSPACED, split_words
 
 MINIMUM_WORDS = 50
 MAXIMUM_WORDS = 100_000
@@ -52,6 +56,15 @@ STOP_WORDS = {
 }  # fmt: skip
 
 
+class GopherQualityOptions(CorpusOptions):
+    """MassiveText's quality filter."""
+
+    web: ClassVar[Mapping[str, Any]] = {"gopher_quality": True}
+
+    gopher_quality: bool = False
+    """Whether MassiveText's rules on words, symbols, bullets and stop words apply (`gopher_*`)."""
+
+
 def gopher_quality(document: Document, *, language: str = "en") -> str | None:
     """The first of the paper's rules that the document breaks, in the paper's order; None: it keeps them all.
 
@@ -84,3 +97,16 @@ def gopher_quality(document: Document, *, language: str = "en") -> str | None:
         if sum(found) < MINIMUM_STOP_WORDS:
             return "gopher_stop_words"
     return None
+
+
+def _build(options: GopherQualityOptions) -> StepFunction | None:
+    fallback = options.fallback_language
+
+    def quality(document: Document) -> StepResult:
+        reason = gopher_quality(document, language=document.language or fallback)
+        return StepResult(document) if reason is None else StepResult(None, reason)
+
+    return only_from(options.web_sources, quality) if options.gopher_quality else None
+
+
+STEP = StepKind(options=GopherQualityOptions, build=_build)

@@ -1,4 +1,4 @@
-"""Corpus stage: the text of tasks, found again in documents by runs of words that both have.
+"""Corpus stage: an index of the text of tasks, by which it is found again in documents: runs of words that both have.
 
 A document that holds 13 words in a row of a task's text is contaminated; so is one that holds the whole of a shorter text of 8
 to 12 words. That is the rule of GPT-3 (Brown et al. 2020, appendix C: n-grams of 13 words, of 8 at least), and the n of
@@ -9,28 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.core import random_keys
 from pipeline.corpus.dedup.ngrams import Words, normal
-from pipeline.corpus.document import Document
-from pipeline.corpus.steps.result import Removed, Result
 
-NAME = "decontaminate"
-REASON = "contaminated"
 _SIEVE_BITS = 22  # of 4M flags of a byte each, which most n-grams do not pass
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A run of words that a document and a task have in common."""
-
-    task: str
-    words: str
 
 
 class TaskIndex:
@@ -82,8 +68,8 @@ class TaskIndex:
             tables[length] = unique, numbers[first]
         return cls(tuple(names), tables)
 
-    def find(self, text: str) -> Match | None:
-        """The first run of words of `text` that a task has too, by the longest n-grams there are."""
+    def find(self, text: str) -> tuple[str, str] | None:
+        """(task, words): the first run of words of `text` that a task has too, by the longest n-grams there are."""
         run = Words(normal(text))
         for length, (hashes, numbers) in self.tables.items():
             grams = run.ngrams(length)
@@ -94,7 +80,7 @@ class TaskIndex:
                 hits = np.flatnonzero(hashes[place] == grams[passed])
                 if hits.size:
                     at = int(hits[0])
-                    return Match(self.names[numbers[place[at]]], run.text(int(passed[at]), length))
+                    return self.names[numbers[place[at]]], run.text(int(passed[at]), length)
         return None
 
     def save(self, path: str) -> None:
@@ -132,37 +118,3 @@ def loaded(path: str, fingerprint: str) -> TaskIndex:
     """The index at `path`, read once a process; `fingerprint` tells two of the same path apart."""
     del fingerprint
     return TaskIndex.load(path)
-
-
-def decontaminate(
-    document: Document, index: TaskIndex, unit: Literal["document", "paragraph"], minimum_characters: int = 0
-) -> tuple[Result, tuple[Match, ...]]:
-    """Drop a document that has text of a task, or take its paragraphs that have it out.
-
-    Args:
-        document: cleaned.
-        index: of the tasks.
-        unit: what is dropped.
-        minimum_characters: a document with less text than that left is dropped, too.
-
-    Returns:
-        What is left, and what was found.
-    """
-    if unit == "document":
-        match = index.find(document.text)
-        return (Result(document), ()) if match is None else (Result(None, REASON), (match,))
-    kept: list[str] = []
-    removed: list[Removed] = []
-    matches: list[Match] = []
-    for paragraph in document.paragraphs:
-        match = index.find(paragraph)
-        if match is None:
-            kept.append(paragraph)
-        else:
-            removed.append(Removed(REASON, paragraph))
-            matches.append(match)
-    if not removed:
-        return Result(document), ()
-    if sum(map(len, kept)) < max(1, minimum_characters):
-        return Result(None, REASON), tuple(matches)
-    return Result(replace(document, paragraphs=tuple(kept)), None, tuple(removed)), tuple(matches)

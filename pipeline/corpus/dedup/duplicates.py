@@ -1,6 +1,6 @@
-"""Corpus stage: which documents are copies of which, from columns of hashes; a column at a time.
+"""Corpus stage: which documents are duplicates of which, from columns of hashes; a column at a time.
 
-Documents are numbered by rank: of a group of copies the one of the lowest number stays. All arrays are flat, about 40
+Documents are numbered by rank: of a group of duplicates the one of the lowest number stays. All arrays are flat, about 40
 bytes a document at the peak, so that seven million documents (the English Wikipedia) take some 300 MB.
 """
 
@@ -23,14 +23,14 @@ _HELD = 1 << 20  # undecided documents whose bands are all held at once
 
 
 def repeated(column: random_keys.U64, alive: Bools | None = None) -> tuple[I64, I64]:
-    """Who has the value of one before him.
+    """The documents whose value an earlier document has, too.
 
     Args:
-        column: uint64 [n].
-        alive: bool [n], who is looked at; all by default.
+        column: uint64 [n], a value for each document.
+        alive: bool [n], which documents are looked at; all by default.
 
     Returns:
-        (later, first): each document whose value an earlier one has, and the earliest that has it.
+        (later, first), two arrays int64 [k]: the numbers of those documents, and for each the earliest document of its value.
     """
     chosen = None if alive is None or alive.all() else np.flatnonzero(alive)
     values = column if chosen is None else column[chosen]
@@ -50,7 +50,7 @@ def _tails(values: random_keys.U64, order: I64) -> tuple[I64, I64]:
     return order[same], order[heads[np.cumsum(opens) - 1]]
 
 
-def exact_copies(high: random_keys.U64, low: random_keys.U64, alive: Bools) -> tuple[I64, I64]:
+def exact_duplicates(high: random_keys.U64, low: random_keys.U64, alive: Bools) -> tuple[I64, I64]:
     """As `repeated`, for values of 128 bits in two columns."""
     later, first = repeated(high, alive)
     if not later.size:
@@ -81,10 +81,10 @@ def unite(label: I32, left: I64, right: I64) -> None:
             label[:] = shorter
 
 
-def linked_copies(bands: Iterable[random_keys.U64], alive: Bools) -> I32:
-    """int32 [n]: for each document the first of the group of near copies that it is in.
+def linked_duplicates(bands: Iterable[random_keys.U64], alive: Bools) -> I32:
+    """int32 [n]: for each document the first of the group of near duplicates that it is in.
 
-    Copies of copies are copies: a group is a connected component of shared bands, as in datatrove.
+    Duplicates of duplicates are duplicates: a group is a connected component of shared bands, as in datatrove.
 
     Args:
         bands: uint64 [n] each, one at a time.
@@ -97,7 +97,7 @@ def linked_copies(bands: Iterable[random_keys.U64], alive: Bools) -> I32:
     return label
 
 
-def similar_copies(
+def similar_duplicates(
     band: Callable[[int], random_keys.U64],
     bands: int,
     alive: Bools,
@@ -108,7 +108,7 @@ def similar_copies(
     """int32 [n]: for each document an earlier one that stays and is like it; itself if it stays.
 
     A document goes if it shares a band with one of lower number that stays, and the estimated similarity of the two is at
-    least `threshold`. So nothing goes for being a copy of a copy of something else. Those that nobody undecided comes before, in any of their
+    least `threshold`. So nothing goes for being a duplicate of a duplicate of something else. Those that nobody undecided comes before, in any of their
     bands, stay; those like one of them go; the rest is looked at again, round by round.
 
     Args:

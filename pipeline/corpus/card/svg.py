@@ -93,13 +93,13 @@ def shares(values: Mapping[str, float], most: int = 7) -> str:
     return "".join([*parts, "</svg>", f'<div class="legend">{"".join(legend)}</div>'])
 
 
-def flow(read: int, reading: int, copies: int, train: int, heldout: int) -> str:
-    """Where the documents that were read went, as one bar: kept for training, held out, dropped as copies, dropped on reading."""
+def flow(read: int, reading: int, duplicates: int, train: int, heldout: int) -> str:
+    """Where the documents that were read went, as one bar: kept for training, held out, dropped as duplicates, dropped on reading."""
     return shares_in_order(
         [
             ("kept for training", train, "#2f6f9f"),
             ("held out", heldout, "#8fbcd9"),
-            ("copies of others", copies, "#e08e45"),
+            ("duplicates of others", duplicates, "#e08e45"),
             ("dropped on reading", reading, "#c3cad2"),
         ],
         read,

@@ -13,19 +13,33 @@ found something, which in ordinary text are soon few.
 from __future__ import annotations
 
 from collections import Counter
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.steps.words import split_words
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.steps.base import StepFunction, StepKind, StepResult, only_from
+from pipeline.corpus.steps.word_count import split_words
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    I64 = npt.NDArray[np.int64]
 
 MAXIMUM_DUPLICATE_LINES = 0.30
 MAXIMUM_DUPLICATE_LINE_CHARACTERS = 0.20
 MAXIMUM_TOP = {2: 0.20, 3: 0.18, 4: 0.16}
 MAXIMUM_DUPLICATE = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 
-I64 = npt.NDArray[np.int64]
+
+class GopherRepetitionOptions(CorpusOptions):
+    """MassiveText's filter of repetitive pages."""
+
+    web: ClassVar[Mapping[str, Any]] = {"gopher_repetition": True}
+
+    gopher_repetition: bool = False
+    """Whether MassiveText's rules on repeated lines and n-grams apply (`gopher_duplicate_*`, `gopher_top_*`)."""
 
 
 def gopher_repetition(document: Document) -> str | None:
@@ -52,6 +66,8 @@ def _line_reason(lines: tuple[str, ...]) -> str | None:
 
 
 def _ngram_reason(words: list[str]) -> str | None:
+    import numpy as np
+
     numbers: dict[str, int] = {}
     ids = np.fromiter((numbers.setdefault(word, len(numbers)) for word in words), np.int64, len(words))
     lengths = np.fromiter(map(len, words), np.int64, len(words))
@@ -88,14 +104,29 @@ def _ngram_reason(words: list[str]) -> str | None:
 
 def _most(places: I64, classes: I64, sizes: I64, n: int, lengths: I64) -> int:
     """The characters in that one of some equally common n-grams which is the longest."""
+    import numpy as np
+
     return _covered(places[classes == classes[np.argmax(sizes)]], n, lengths)
 
 
 def _covered(places: I64, n: int, lengths: I64) -> int:
     """How many characters are in the n-grams that begin at `places`, each counted once."""
+    import numpy as np
+
     if not places.size:
         return 0
     steps = np.zeros(lengths.size + 1, dtype=np.int64)
     np.add.at(steps, places, 1)
     np.subtract.at(steps, places + n, 1)
     return int(lengths[np.cumsum(steps[:-1]) > 0].sum())
+
+
+def _build(options: GopherRepetitionOptions) -> StepFunction | None:
+    def repetition(document: Document) -> StepResult:
+        reason = gopher_repetition(document)
+        return StepResult(document) if reason is None else StepResult(None, reason)
+
+    return only_from(options.web_sources, repetition) if options.gopher_repetition else None
+
+
+STEP = StepKind(options=GopherRepetitionOptions, build=_build)

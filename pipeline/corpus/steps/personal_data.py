@@ -10,13 +10,32 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.steps.result import Removed, Result
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.steps.base import Removed, StepFunction, StepKind, StepResult
 
 Kind = Literal["email", "phone", "ip"]
+
+
+class PersonalDataOptions(CorpusOptions):
+    """Addresses and numbers of persons."""
+
+    mask_personal_data: tuple[Kind, ...] = ()
+    """Which of `email`, `phone` and `ip` are replaced (`masked_*`)."""
+
+    email_token: str = "<email>"
+    """What replaces an e-mail address."""
+
+    phone_token: str = "<phone>"
+    """What replaces a telephone number."""
+
+    ip_token: str = "<ip>"
+    """What replaces an IP address."""
+
 
 _LOCAL = r"[\w+%-]{1,64}(?:\.[\w+%-]{1,64}){0,8}"
 _LABEL = r"[^\W_](?:[^\W_]|-(?=[\w-])){0,62}"
@@ -151,27 +170,26 @@ def mask_text(text: str, tokens: Mapping[Kind, str], language: str = "en") -> tu
     return text, replaced
 
 
-@dataclass(frozen=True, slots=True)
-class MaskPersonalData:
+def mask_personal_data(document: Document, tokens: Mapping[Kind, str], language: str = "en") -> StepResult:
     """Replace personal data; what was replaced is counted as `masked_email`, `masked_ip`, `masked_phone`, and not told.
 
-    Attributes:
+    Args:
+        document: cleaned.
         tokens: what stands in place of each kind that is masked, in the order of the search.
         language: of documents that name none.
     """
+    paragraphs = list(document.paragraphs)
+    removed: list[Removed] = []
+    for number, text in enumerate(paragraphs):
+        paragraphs[number], kinds = mask_text(text, tokens, document.language or language)
+        removed += [Removed(f"masked_{kind}", tokens[kind]) for kind in kinds]
+    return StepResult(replace(document, paragraphs=tuple(paragraphs)) if removed else document, None, tuple(removed))
 
-    tokens: tuple[tuple[Kind, str], ...]
-    language: str
 
-    @property
-    def name(self) -> str:
-        return "personal_data"
+def _build(options: PersonalDataOptions) -> StepFunction | None:
+    tokens: dict[Kind, str] = {"email": options.email_token, "ip": options.ip_token, "phone": options.phone_token}
+    chosen = {kind: token for kind, token in tokens.items() if kind in options.mask_personal_data}
+    return partial(mask_personal_data, tokens=chosen, language=options.fallback_language) if chosen else None
 
-    def __call__(self, document: Document) -> Result:
-        tokens = dict(self.tokens)
-        paragraphs = list(document.paragraphs)
-        removed: list[Removed] = []
-        for number, text in enumerate(paragraphs):
-            paragraphs[number], kinds = mask_text(text, tokens, document.language or self.language)
-            removed += [Removed(f"masked_{kind}", tokens[kind]) for kind in kinds]
-        return Result(replace(document, paragraphs=tuple(paragraphs)) if removed else document, None, tuple(removed))
+
+STEP = StepKind(options=PersonalDataOptions, build=_build)

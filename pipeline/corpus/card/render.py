@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.pages import templates_in
-from pipeline.corpus.card import figures
+from pipeline.corpus.card import svg
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -32,32 +32,32 @@ def render(card: dict[str, Any]) -> str:
         card: the content of `card.json`.
     """
     environment = templates_in(TEMPLATES)
-    environment.filters |= {"short": figures.short, "bytes": size}
+    environment.filters |= {"short": svg.short, "bytes": size}
     totals = card["totals"]
-    copies = sum(card["duplicates"][name] for name in ("exact", "near", "same_id"))
-    reading = sum(card["dropped"].values()) - copies
+    duplicates = sum(card["duplicates"][name] for name in ("exact", "near", "same_id"))
+    reading = sum(card["dropped"].values()) - duplicates
     histograms = card["histograms"]
     return environment.get_template("card.html").render(
         card=card,
         totals=totals,
-        copies=copies,
+        duplicates=duplicates,
         meanings=MEANINGS,
         examples=_by_reason(card),
         figures={
-            "flow": figures.flow(
+            "flow": svg.flow(
                 totals["read_documents"],
                 reading,
-                copies,
+                duplicates,
                 totals["documents"] - totals["heldout_documents"],
                 totals["heldout_documents"],
             ),
-            "documents": figures.histogram(*_bins(histograms["document_words"]), "words a document"),
-            "sentences": figures.histogram(*_bins(histograms["sentence_words"]), "words a sentence"),
-            "dropped": figures.bars(card["dropped"]),
-            "lines": figures.bars(card["dropped_lines"]),
-            "quarantined": figures.bars(card["quarantined"]),
-            "languages": figures.shares(card["languages"]["shares"]),
-            "sources": figures.shares({source["kind"]: float(source["bytes"]) for source in card["sources"]}),
+            "documents": svg.histogram(*_bins(histograms["document_words"]), "words a document"),
+            "sentences": svg.histogram(*_bins(histograms["sentence_words"]), "words a sentence"),
+            "dropped": svg.bars(card["dropped"]),
+            "lines": svg.bars(card["dropped_lines"]),
+            "quarantined": svg.bars(card["quarantined"]),
+            "languages": svg.shares(card["languages"]["shares"]),
+            "sources": svg.shares({source["kind"]: float(source["bytes"]) for source in card["sources"]}),
         },
     )
 

@@ -1,4 +1,4 @@
-"""BERT as a whole: shapes, what may influence what, the tied decoder, and loading."""
+"""Models of a family: shapes, what may influence what, the tied decoder, and loading; on BERT where all are alike."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from model.families.models import is_backbone, new_model, restore, restore_backbone
+from model.families.models import is_backbone, new_model, per_piece, restore, restore_backbone
+from model.families.table import FAMILIES
 from pipeline.core.errors import DataError
 from tests.tiny_models import PIECES, tiny_batch, tiny_config, tiny_model
 
@@ -135,3 +136,12 @@ def test_restore_names_what_does_not_fit() -> None:
         restore(tiny_config(), {**state, "other.weight": torch.zeros(1)})
     with pytest.raises(DataError, match=r"masked_lm\.bias has the shape \(3,\)"):
         restore(tiny_config(), {**state, "masked_lm.bias": torch.zeros(3)})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_say_which_parameters_grow_with_the_vocabulary(family: str) -> None:
+    """Just those whose shape has the vocabulary's size in it."""
+    config = tiny_config(family=family)
+    larger = new_model(config.model_copy(update={"vocab_size": config.vocab_size + 7})).state_dict()
+    grown = [name for name, tensor in new_model(config).state_dict().items() if tensor.shape != larger[name].shape]
+    assert sorted(per_piece(config)) == sorted(grown)
