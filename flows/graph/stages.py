@@ -28,8 +28,8 @@ TABLE: dict[str, Row] = {
     "vocab": Row("pipeline.vocab.stage:STAGE", "pipeline.worker"),
     "dataset": Row("pipeline.dataset.stage:STAGE", "pipeline.worker"),
     "pretrain": Row("model.train.stage:STAGE", "model.worker", parallel=True),
-    "finetune": Row("model.tasks.finetune_stage:STAGE", "model.worker"),
-    "evaluate": Row("model.tasks.evaluate_stage:STAGE", "model.worker"),
+    "finetune": Row("model.tasks.finetune.stage:STAGE", "model.worker", parallel=True),
+    "evaluate": Row("model.tasks.evaluate.stage:STAGE", "model.worker"),
     "report": Row("flows.report.stage:STAGE", None),
 }
 

@@ -1,41 +1,40 @@
-"""From examples to batches: pieces, special tokens, truncation, the order of training, padding to the batch's longest."""
+"""From texts to samples: pieces, special tokens, truncation, padding to the batch's longest; and which samples a batch is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
-from model.tasks.table import Examples
+from model.tasks.task import Batch, Ints
 from pipeline.core import random_keys
 from pipeline.tokenizer.tokenizer import Tokenizer
-
-Ints = npt.NDArray[np.int64]
 
 POOL = 16  # batches among which training sorts by length: little padding, and still every batch is a random one
 EVALUATION_BATCH = 64  # fixed, so that scores do not depend on a setting by a rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
-    """Examples as the model reads them.
+class TextSamples:
+    """A sample is one sequence: a text, or a pair of texts.
 
     Attributes:
         sequences: int32 [L_i] each: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
         second: where B starts in each sequence; its length if there is no B. int64 [n].
-        labels: int64 [n], or None.
-        truncated: how many examples lost pieces to `max_length`.
+        truncated: how many examples lost pieces to the greatest length.
+        pad: the id of padding.
+        targets: what the loss needs, by its name in a batch; one row a sample.
     """
 
     sequences: tuple[npt.NDArray[np.int32], ...]
     second: Ints
-    labels: Ints | None
     truncated: int
     pad: int
+    targets: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -44,11 +43,34 @@ class Encoded:
     def lengths(self) -> Ints:
         return np.array([len(sequence) for sequence in self.sequences], dtype=np.int64)
 
+    def batch(self, chosen: Sequence[int] | Ints) -> Batch:
+        """The samples of these numbers, padded to the longest of them.
 
-def encode(examples: Examples, tokenizer: Tokenizer, max_length: int) -> Encoded:
-    """Tokenize, truncate and frame each example; at most `max_length` pieces, special tokens included."""
-    first = tokenizer.encode_batch(list(examples.texts))
-    other = tokenizer.encode_batch(list(examples.text_pairs)) if examples.text_pairs is not None else None
+        Returns:
+            input_ids int64 [B, L], attention_mask bool [B, L], token_type_ids int64 [B, L], and the targets.
+        """
+        lengths = np.array([len(self.sequences[i]) for i in chosen], dtype=np.int64)
+        ids = np.full((len(chosen), lengths.max()), self.pad, dtype=np.int64)
+        for row, i in enumerate(chosen):
+            ids[row, : lengths[row]] = self.sequences[i]
+        places = np.arange(ids.shape[1])
+        real = places < lengths[:, None]
+        segments = (places >= self.second[chosen][:, None]) & real
+        arrays = {"input_ids": ids, "attention_mask": real, "token_type_ids": segments.astype(np.int64)}
+        arrays |= {name: target[chosen] for name, target in self.targets.items()}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def encode(
+    texts: Sequence[str],
+    text_pairs: Sequence[str] | None,
+    tokenizer: Tokenizer,
+    max_length: int,
+    targets: Mapping[str, npt.NDArray[Any]] | None = None,
+) -> TextSamples:
+    """Tokenize, truncate and frame each text or pair of texts; at most `max_length` pieces, special tokens included."""
+    first = tokenizer.encode_batch(list(texts))
+    other = tokenizer.encode_batch(list(text_pairs)) if text_pairs is not None else None
     cls, sep = tokenizer.special.cls, tokenizer.special.sep
     sequences, second, truncated = [], [], 0
     for i, pieces in enumerate(first):
@@ -59,12 +81,12 @@ def encode(examples: Examples, tokenizer: Tokenizer, max_length: int) -> Encoded
             sequence += [*other[i][:b], sep]
         truncated += a < len(pieces) or (other is not None and b < len(other[i]))
         sequences.append(np.array(sequence, dtype=np.int32))
-    return Encoded(
+    return TextSamples(
         sequences=tuple(sequences),
         second=np.array(second, dtype=np.int64),
-        labels=None if examples.labels is None else np.array(examples.labels, dtype=np.int64),
         truncated=int(truncated),
         pad=tokenizer.special.pad,
+        targets=targets or {},
     )
 
 
@@ -82,9 +104,9 @@ def truncate(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list[Ints]:
-    """The batches of one epoch, as indices: every example once, in an order that is a function of seed and epoch.
+    """The batches of one epoch, as numbers of samples: every sample once, in an order that is a function of seed and epoch.
 
-    Examples are shuffled, sorted by length within pools of `POOL` batches, cut, and the batches shuffled.
+    Samples are shuffled, sorted by length within pools of `POOL` batches, cut, and the batches shuffled.
     """
     shuffled = np.argsort(random_keys.derive(seed, epoch, 0, np.arange(len(lengths))), kind="stable")
     size = batch_size * POOL
@@ -97,25 +119,6 @@ def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> l
 
 
 def evaluation_batches(lengths: Ints) -> list[Ints]:
-    """Batches of like length, longest first, so that memory is at its peak at once; indices into the examples."""
+    """Batches of like length, longest first, so that memory is at its peak at once; as numbers of samples."""
     order = np.argsort(-lengths, kind="stable")
     return [order[at : at + EVALUATION_BATCH] for at in range(0, len(order), EVALUATION_BATCH)]
-
-
-def collate(data: Encoded, chosen: Sequence[int] | Ints, device: torch.device) -> dict[str, Tensor]:
-    """The batch of the examples `chosen`, padded to the longest of them.
-
-    Returns:
-        input_ids int64 [B, L], attention_mask bool [B, L], token_type_ids int64 [B, L], and labels int64 [B] if there are any.
-    """
-    longest = max(len(data.sequences[i]) for i in chosen)
-    ids = np.full((len(chosen), longest), data.pad, dtype=np.int64)
-    for row, i in enumerate(chosen):
-        ids[row, : len(data.sequences[i])] = data.sequences[i]
-    places = np.arange(longest)
-    real = places < np.array([len(data.sequences[i]) for i in chosen])[:, None]
-    segments = (places >= data.second[chosen][:, None]) & real
-    arrays = {"input_ids": ids, "attention_mask": real, "token_type_ids": segments.astype(np.int64)}
-    if data.labels is not None:
-        arrays["labels"] = data.labels[chosen]
-    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}

@@ -1,0 +1,30 @@
+"""Stage finetune: a pretrained checkpoint and a task's labelled set in; a fine-tuned checkpoint and its scores out.
+
+Files: `checkpoint/` (encoder and the task's head; config.json's `task` says what its outputs mean), `metrics.json`,
+`predictions.tsv` (the dev split), `metrics.jsonl` (the log lines, with times), `from_scratch.jsonl` (those of the baseline).
+`checkpoints/` is there while it trains.
+
+The command line imports this module at every start; torch comes in when the stage runs.
+"""
+
+from __future__ import annotations
+
+from model.tasks.finetune.config import VERSION, FinetuneConfig
+from pipeline.core.stage import Build, Outcome, Stage
+
+
+def run(config: FinetuneConfig, build: Build) -> Outcome:
+    """Fine-tune on this rank; see `model.tasks.finetune.run.run`."""
+    from model.tasks.finetune import run as finetune
+
+    return finetune.run(config, build)
+
+
+STAGE = Stage(
+    name="finetune",
+    version=VERSION,
+    config=FinetuneConfig,
+    run=run,
+    optional_inputs=("pretrain", "corpus", "vocab"),  # no checkpoint is needed with from_scratch and model
+    volatile=("metrics.jsonl", "skipped.jsonl", "from_scratch.jsonl"),
+)
