@@ -38,12 +38,12 @@ import torch
 from torch import Tensor, nn
 
 from flows.graph.launch import RANK_ENVIRONMENT
-from model.families import table as families
+from model.families import models
 from model.families.config import ModelConfig
+from model.families.hub import hub_of
 from model.families.presets import model_config
-from model.hub.table import hub_of
+from model.layers.batch import IGNORE
 from model.layers.encoder import Unpad
-from model.objectives import IGNORE
 from model.train.config import PretrainConfig
 from model.train.optimizers import adamw, clip, parameter_groups
 from model.train.precision import Precision, autocast, native_bf16
@@ -106,7 +106,7 @@ def make_batches(config: ModelConfig, count: int, rows: int, length: int, ragged
 def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
     """The variant's training step, with the weights that seed 0 gives."""
     torch.manual_seed(0)
-    model = families.build(config.model)
+    model = models.new_model(config.model)
     build = _theirs if variant.theirs else _ours
     module, loss_of = build(variant, config.model, model, device)
     module.to(device).train()

@@ -31,7 +31,7 @@ import torch
 from model.data.collate import Batch, collate
 from model.data.sampler import Sampler
 from model.data.shards import Shards
-from model.families import table as families
+from model.families.models import new_model
 from model.families.presets import model_config
 from model.train.config import PretrainConfig
 from model.train.distributed import join
@@ -50,7 +50,7 @@ def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
     from model.train.engine import Engine
 
     world = join(Execution(threads=torch.get_num_threads()))
-    scoring = Scoring(families.build(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
+    scoring = Scoring(new_model(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
     engine = Engine(scoring, config, world, zero=0, micro_batch=config.global_batch, accumulation=1)
 
     def step(batch: Batch) -> None:
@@ -63,7 +63,7 @@ def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
 
 def bare(config: PretrainConfig, precision: str, compiled: bool) -> Step:
     """Our model and objectives in the loop that anybody would write."""
-    scoring = Scoring(families.build(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
+    scoring = Scoring(new_model(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
     optimizer = adamw(parameter_groups(scoring, 0.01), config)
 
     def step(batch: Batch) -> None:

@@ -5,7 +5,6 @@ Nothing heavy is imported here: `cloze --help` must answer at once. Errors becom
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import json
 import keyword
@@ -15,6 +14,8 @@ import traceback
 from typing import Any, NoReturn
 
 import click
+
+from pipeline.core.errors import ClozeError, did_you_mean
 
 COMMANDS = {
     "run": "run",
@@ -55,8 +56,7 @@ class Verbs(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see `cloze --help`"
+            hint = did_you_mean(args[0], COMMANDS, otherwise="see `cloze --help`")
             raise click.UsageError(f"unknown verb {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
 
@@ -84,7 +84,6 @@ def _interrupt(*_: object) -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 done, 2 usage, 3 data, 4 stopped with a checkpoint, 1 anything else."""
-    from pipeline.core.errors import ClozeError
     from pipeline.core.system_errors import os_sentence
 
     given = sys.argv[1:] if arguments is None else arguments

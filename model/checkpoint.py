@@ -28,9 +28,10 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from model.families.config import ModelConfig, parse_model
+from model.families.config import ModelConfig
+from model.families.presets import parse_model
 from pipeline.core import artifact, storage
-from pipeline.core.errors import DataError
+from pipeline.core.errors import DataError, UsageError
 from pipeline.dataset.schema import DatasetInfo
 from pipeline.tokenizer.special import SpecialTokens
 
@@ -171,7 +172,7 @@ def load(path: str, *, training: bool = False) -> Loaded:
         model = parse_model(content["model"])
         dataset = None if content["dataset"] is None else _dataset(content["dataset"])
         heads, task, step = dict(content["heads"]), content["task"], int(content["step"])
-    except (ValueError, TypeError, KeyError, ValidationError) as error:
+    except (ValueError, TypeError, KeyError, ValidationError, UsageError) as error:
         raise DataError(f"{name} is damaged ({error}); use another checkpoint") from error
     resumable = storage.is_dir(storage.join(directory, TRAINING))
     if training and not resumable:

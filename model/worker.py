@@ -6,14 +6,5 @@ import sys
 
 from pipeline.core.worker import main
 
-STAGES = {
-    "pretrain": "model.train.stage:STAGE",
-    "finetune": "model.tasks.finetune.stage:STAGE",
-    "evaluate": "model.tasks.evaluate.stage:STAGE",
-    "fill-mask": "model.use.fill_mask:STAGE",
-    "export": "model.hub.export_stage:STAGE",
-    "import": "model.hub.import_stage:STAGE",
-}
-
 if __name__ == "__main__":
-    sys.exit(main(STAGES))
+    sys.exit(main("model"))

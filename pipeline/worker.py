@@ -8,14 +8,8 @@ import sys
 
 from pipeline.core.worker import main
 
-STAGES = {
-    "corpus": "pipeline.corpus.stage:STAGE",
-    "vocab": "pipeline.vocab.stage:STAGE",
-    "dataset": "pipeline.dataset.stage:STAGE",
-}
-
 if __name__ == "__main__":
-    code = main(STAGES)
+    code = main("pipeline")
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

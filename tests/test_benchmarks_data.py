@@ -32,7 +32,7 @@ from benchmarks.data.measure import (
     whole,
 )
 from benchmarks.data.prepared import Work
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 from pipeline.corpus.stage import STAGE, CorpusConfig
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab

@@ -22,8 +22,8 @@ def corpus(
     sources: Sequence[Mapping[str, str]], size: int, config: Mapping[str, Any], workers: int, out: str, keep: bool = False
 ) -> dict[str, Any]:
     """The corpus stage. Work: bytes of input, unpacked."""
+    from pipeline.core.execute import execute
     from pipeline.core.execution import Execution
-    from pipeline.core.stage import execute
     from pipeline.corpus.stage import STAGE, CorpusConfig
 
     made = CorpusConfig.model_validate({"sources": list(sources), **config})
@@ -37,8 +37,8 @@ def corpus(
 
 def dataset(corpus: str, tokenizer: str, config: Mapping[str, Any], workers: int, out: str) -> dict[str, Any]:
     """The dataset stage. Work: pieces of text read."""
+    from pipeline.core.execute import execute
     from pipeline.core.execution import Execution
-    from pipeline.core.stage import execute
     from pipeline.dataset.stage import STAGE, DatasetConfig
 
     made = DatasetConfig.model_validate(dict(config))

@@ -88,7 +88,7 @@ def make_raw(out: str, kind: str, size: float, data: str) -> dict[str, Any]:
 
 
 def make_corpus(out: str, sources: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    from pipeline.core.stage import execute
+    from pipeline.core.execute import execute
     from pipeline.corpus.stage import STAGE, CorpusConfig
 
     config = CorpusConfig.model_validate({"sources": list(sources)})
@@ -96,7 +96,7 @@ def make_corpus(out: str, sources: Sequence[Mapping[str, str]]) -> dict[str, Any
 
 
 def make_tokenizer(out: str, corpus: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
-    from pipeline.core.stage import execute
+    from pipeline.core.execute import execute
     from pipeline.vocab.stage import STAGE, VocabConfig
 
     made = execute(STAGE, VocabConfig.model_validate(dict(config)), {"corpus": corpus} if corpus else {}, f"{out}/artifact")
@@ -104,7 +104,7 @@ def make_tokenizer(out: str, corpus: str | None, config: Mapping[str, Any]) -> d
 
 
 def make_dataset(out: str, corpus: str, tokenizer: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    from pipeline.core.stage import execute
+    from pipeline.core.execute import execute
     from pipeline.dataset.stage import STAGE, DatasetConfig
 
     inputs = {"corpus": corpus, "vocab": tokenizer}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from pipeline.core.stage import Result
+    from pipeline.core.execute import Result
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -73,8 +73,8 @@ def run_stage(
     from flows.graph import plan, stages
     from flows.views import terminal
     from pipeline.core.config import parse_config
+    from pipeline.core.execute import execute, join_execution
     from pipeline.core.execution import Execution
-    from pipeline.core.stage import execute, join_execution
 
     stage = stages.stage(name)
     merged = {name: dict(values)}

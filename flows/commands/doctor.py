@@ -34,10 +34,10 @@ _TORCH = "import torch, json; print(json.dumps([torch.__version__, torch.cuda.is
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Check Python, packages, compiler, precision, devices and free disk."""
+    """Check Python, packages, compiler, precision, devices, free disk, and records that MLflow refused."""
     from flows.cli import emit
 
-    rows = [_python(), *(_package(name) for name in PACKAGES), _compiler(), _processor(), _torch(), _disk()]
+    rows = [_python(), *(_package(name) for name in PACKAGES), _compiler(), _processor(), _torch(), _disk(), *_refused()]
     if as_json:
         emit({"ok": all(row["ok"] for row in rows), "checks": rows})
     else:
@@ -65,10 +65,9 @@ def _package(name: str) -> dict[str, Any]:
 
 
 def _compiler() -> dict[str, Any]:
+    """Wanted for `torch.compile` on a CPU alone: without one, training steps are not compiled."""
     found = shutil.which("g++") or shutil.which("c++")
-    return _row(
-        "compiler", found or "no g++; DeepSpeed compiles its shared-memory operator with one, install g++", found is not None
-    )
+    return _row("compiler", found or "none: training steps are not compiled; install g++ if they should be")
 
 
 def _processor() -> dict[str, Any]:
@@ -92,3 +91,15 @@ def _torch() -> dict[str, Any]:
 def _disk() -> dict[str, Any]:
     free = shutil.disk_usage(".").free
     return _row("free disk", f"{free / 1e9:.0f} GB here", free > FREE_BYTES)
+
+
+def _refused() -> list[dict[str, Any]]:
+    """What MLflow has refused to record, by reason."""
+    from flows.graph.plan import runs_directory
+    from flows.tracking.refused import FILE, refused
+
+    spools = runs_directory() / ".tracking"
+    return [
+        _row("records", f"{count:,} refused by MLflow: {reason} (in {spools / FILE}; remove the file when it is mended)", False)
+        for reason, count in refused(spools).most_common()
+    ]

@@ -25,8 +25,8 @@ def status(name: str | None, as_json: bool) -> None:
 
     from flows.cli import emit
     from flows.graph import plan
-    from flows.views import terminal
     from pipeline.core.errors import DataError, did_you_mean
+    from pipeline.core.humanize import duration
 
     runs = plan.runs_directory()
     names = sorted(path.parent.name for path in runs.glob(f"*/{plan.STATE}"))
@@ -40,7 +40,7 @@ def status(name: str | None, as_json: bool) -> None:
     for run in [name] if name else names:
         for row in _stages(runs / run):
             found.append({"run": run, **row})
-            took = terminal.seconds_text(row["seconds"]) if row["seconds"] is not None else ""
+            took = duration(row["seconds"]) if row["seconds"] is not None else ""
             table.add_row(run, row["stage"], row["state"], row["made"] or "", took, row["artifact"])
     if as_json:
         emit({"runs": found})
@@ -54,7 +54,8 @@ def _stages(directory: Path) -> list[dict[str, Any]]:
     """Each stage of a run: finished artifacts that the links lead to, and what is being built."""
     from flows.graph import stages
     from pipeline.core import artifact
-    from pipeline.core.stage import BUILDING, LOCK
+    from pipeline.core.claim import BUILDING
+    from pipeline.core.lock import is_held
 
     rows = []
     for stage in stages.TABLE:
@@ -63,26 +64,13 @@ def _stages(directory: Path) -> list[dict[str, Any]]:
             manifest = artifact.read_manifest(str(link))
             rows.append(_row(stage, "finished", manifest.created, manifest.seconds, link.resolve()))
         for begun in sorted(directory.glob(f"{stage}-*/{BUILDING}")):
-            state = "running" if _is_locked(begun.with_name(LOCK)) else "interrupted"
+            state = "running" if is_held(str(begun.parent)) else "interrupted"
             rows.append(_row(stage, state, None, None, begun.parent))
     return rows
 
 
 def _row(stage: str, state: str, made: str | None, seconds: float | None, place: Path) -> dict[str, Any]:
     return {"stage": stage, "state": state, "made": made, "seconds": seconds, "artifact": str(place)}
-
-
-def _is_locked(path: Path) -> bool:
-    import fcntl
-
-    try:
-        with path.open("r") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
 
 
 @click.command()

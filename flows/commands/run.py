@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flows.graph.run import RunParameters, Session
-    from pipeline.core.stage import Result
+    from pipeline.core.execute import Result
 
 run_options = (
     click.argument("config"),
@@ -77,7 +77,7 @@ def run(
         return
     if session.nothing_to_do:
         from flows.graph import stages
-        from pipeline.core.stage import execute
+        from pipeline.core.execute import execute
 
         results: Sequence[Result] = [
             execute(stages.stage(step.name), step.config, step.inputs, step.artifact) for step in session.steps
@@ -149,6 +149,7 @@ def _show_plan(session: Session, as_json: bool) -> None:
 
     from flows.cli import emit
     from flows.views import terminal
+    from pipeline.core.humanize import duration
 
     if as_json:
         steps = [
@@ -167,8 +168,6 @@ def _show_plan(session: Session, as_json: bool) -> None:
     if not todo:
         out.print("\nNothing to do.")
     elif len(known) == len(todo):
-        out.print(
-            f"\n{len(todo)} of {len(session.steps)} stages would run; the last time they took {terminal.seconds_text(sum(known))}."
-        )
+        out.print(f"\n{len(todo)} of {len(session.steps)} stages would run; the last time they took {duration(sum(known))}.")
     else:
         out.print(f"\n{len(todo)} of {len(session.steps)} stages would run.")

@@ -10,7 +10,7 @@ import click
 from flows.commands.common import RUNNER_NAMES, given, json_option, options, run_stage, runner_options
 
 if TYPE_CHECKING:
-    from pipeline.core.stage import Result
+    from pipeline.core.execute import Result
 
 # Line of the table -> figure of `pipeline.vocab.measure`.
 LINES = {
@@ -77,8 +77,9 @@ def _only_report(corpus: str, against: Sequence[str], as_json: bool) -> None:
     from rich.console import Console
 
     from flows.cli import emit
+    from pipeline.vocab.compare import compare
 
-    rows = _measured(corpus, against)
+    rows = compare(corpus, against)
     Console(highlight=False, stderr=as_json).print(_table(rows))
     if as_json:
         emit({"report": rows})
@@ -87,26 +88,15 @@ def _only_report(corpus: str, against: Sequence[str], as_json: bool) -> None:
 def _comparison(corpus: str, against: Sequence[str]) -> Callable[[Result], dict[str, Any]]:
     """What is told of a made vocabulary: its figures beside those of others."""
 
-    def compare(result: Result) -> dict[str, Any]:
+    def more(result: Result) -> dict[str, Any]:
         from flows.views import terminal
+        from pipeline.vocab.compare import compare
 
-        rows = _measured(corpus, [result.artifact, *against])
+        rows = compare(corpus, [result.artifact, *against])
         terminal.console().print(_table(rows))
         return {"report": rows}
 
-    return compare
-
-
-def _measured(corpus: str, paths: Sequence[str]) -> list[dict[str, Any]]:
-    """Every tokenizer's figures on the corpus's held-out text."""
-    from pipeline import tokenizer
-    from pipeline.corpus.shards import CorpusShards
-    from pipeline.vocab.measure import measure
-    from pipeline.vocab.sample import heldout_sample
-
-    pieces = [tokenizer.load(path) for path in paths]
-    documents = list(heldout_sample(CorpusShards.open(corpus)).sentences())
-    return [{"tokenizer": path, **measure(found, documents)} for path, found in zip(paths, pieces, strict=True)]
+    return more
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Any:

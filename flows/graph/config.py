@@ -5,7 +5,6 @@ Relative paths in a file are relative to that file; in a preset, `samples/…` i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import yaml
 
 from flows.graph import stages
+from pipeline.core import config as core_config
 from pipeline.core.config import StageConfig, parse_config
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.execution import Execution
@@ -126,26 +126,10 @@ def apply_override(values: dict[str, Any], override: str) -> None:
 
 
 def resolve_paths(values: dict[str, Any], base: Path) -> None:
-    """Make the paths of a config absolute, in place. URLs and package lists stay as they are."""
-
-    def absolute(path: Any) -> Any:
-        if not isinstance(path, str) or "://" in path or os.path.isabs(path):
-            return path
-        return str(base / path)
-
-    corpus = values.get("corpus")
-    sources = corpus.get("sources") if isinstance(corpus, dict) else None
-    for source in sources if isinstance(sources, list) else ():
-        if isinstance(source, dict) and source.get("kind") != "docstrings":
-            source["path"] = absolute(source.get("path"))
-    if isinstance(corpus, dict) and isinstance(corpus.get("decontaminate"), list):
-        corpus["decontaminate"] = [absolute(path) for path in corpus["decontaminate"]]
-    vocab = values.get("vocab")
-    for name in ("import_path", "extend_path", "words_path"):
-        if isinstance(vocab, dict) and vocab.get(name):
-            vocab[name] = absolute(vocab[name])
-    for section in ("finetune", "evaluate"):
-        if isinstance(values.get(section), dict) and values[section].get("data"):
-            values[section]["data"] = absolute(values[section]["data"])
-    if values.get(TOKENIZER):
-        values[TOKENIZER] = absolute(values[TOKENIZER])
+    """Make the paths of a config absolute, in place: those in fields that the stages' configs declare as paths."""
+    for name, section in values.items():
+        if name in stages.TABLE and isinstance(section, Mapping):
+            values[name] = core_config.resolve_paths(stages.stage(name).config, section, str(base))
+    tokenizer = values.get(TOKENIZER)
+    if isinstance(tokenizer, str) and "://" not in tokenizer:
+        values[TOKENIZER] = str(base / tokenizer)

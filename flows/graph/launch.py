@@ -46,12 +46,17 @@ RANK_ENVIRONMENT = {  # of every rank, where the user's own says nothing else
 }
 
 
-def in_process(stage: Stage, worker: str, *, parallel: bool) -> Callable[[StageConfig, Build], Outcome]:
-    """A `Stage.run` that runs the stage by `python -m worker`, with `execution.processes` ranks if `parallel`."""
+def in_process(stage: Stage, reference: str) -> Callable[[StageConfig, Build], Outcome]:
+    """A `Stage.run` that runs the stage by its package's worker, with `execution.processes` ranks if it is parallel.
+
+    Args:
+        reference: `module:STAGE`, for the worker to load.
+    """
 
     def run(config: StageConfig, build: Build) -> Outcome:
         job = Job(
             stage=stage.name,
+            reference=reference,
             config=config.model_dump(mode="json"),
             path=build.path,
             inputs=dict(build.inputs),
@@ -59,7 +64,7 @@ def in_process(stage: Stage, worker: str, *, parallel: bool) -> Callable[[StageC
             fingerprint=build.fingerprint,
             build_id=build.build_id,
         )
-        ranks = _Ranks(job, worker, build, build.execution.processes if parallel else 1)
+        ranks = _Ranks(job, f"{stage.worker}.worker", build, build.execution.processes if stage.parallel else 1)
         return ranks.run()
 
     return run

@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from flows.graph import stages
 from flows.graph.config import RunConfig
 from pipeline.core import artifact, fingerprints, storage
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, UsageError, did_you_mean
+from pipeline.core.execute import Result, execute
 from pipeline.core.reporting import SILENT, Reporter
-from pipeline.core.stage import Result, execute
 
 STATE = "state.json"
-OUTPUTS = ("checkpoint", "predictions", "report")  # paths in a summary that are relative to the artifact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +139,15 @@ def _why(
     if before.version != version:
         return f"stage version {before.version} became {version}"
     now = config.model_dump(mode="json")
-    skipped = set(config.path_fields())
-    changed = [key for key in now if key not in skipped and before.config.get(key) != now[key]]
+    fields = type(config).model_fields
+    skipped = {*config.path_fields(), *config.watching_fields()}
+    defaults = {key: to_jsonable_python(fields[key].get_default(call_default_factory=True), fallback=str) for key in now}
+    was = {**defaults, **before.config}  # an option that is newer than the artifact was at its default
+    changed = [key for key in now if key not in skipped and was[key] != now[key]]
     if changed:
         key = changed[0]
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        old, new = (json.dumps(value) for value in (before.config.get(key), now[key]))
+        old, new = (json.dumps(value) for value in (was[key], now[key]))
         values = f" {old} became {new}" if len(old) + len(new) < 60 else " changed"
         return f"{key}{values}{more}"
     inputs = [name for name in {**parents, **before.parents} if parents.get(name) != before.parents.get(name)]
@@ -180,7 +184,7 @@ def _remember(step: Step, config: RunConfig) -> None:
 def result_json(result: Result) -> dict[str, Any]:
     """The object that `--json` prints for a stage; output paths are joined to the artifact's."""
     content = result.as_json()
-    for key in OUTPUTS:
+    for key in stages.stage(result.manifest.stage).outputs:
         if isinstance(content.get(key), str):
             content[key] = storage.join(result.artifact, content[key])
     return content

@@ -11,14 +11,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
+from rich.markup import escape
 
 from flows.graph import config as configs
 from flows.graph import plan
 from flows.tracking.spool import Spool, tracking_uri
 from flows.views import terminal
 from pipeline.core.errors import Stopped
+from pipeline.core.execute import Result
 from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Result
 
 StageName = Literal["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
 EXPERIMENT = "cloze"
@@ -80,6 +81,12 @@ class Session:
             where = self.spool.directory
             self.screen.print(
                 f"[yellow]MLflow at {self.spool.uri} did not take all records;[/] they wait in {where} for the next run"
+            )
+        refused = self.spool.refused()
+        if refused:
+            reason = next(iter(refused))
+            self.screen.print(
+                f"[yellow]MLflow refused {refused.total()} records[/] (the first: {escape(reason)}); they are set aside, `cloze doctor` lists them"
             )
 
     def run_one(self, step: plan.Step) -> Result:

@@ -11,7 +11,7 @@ from prefect.cache_policies import NO_CACHE
 
 from flows.graph import plan
 from flows.graph.run import RunParameters, Session, StageName, run_session
-from pipeline.core.stage import Result
+from pipeline.core.execute import Result
 
 ACTIVE: ContextVar[Session | None] = ContextVar("session", default=None)  # the command line's own, whose results it shows
 

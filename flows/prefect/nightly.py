@@ -15,7 +15,7 @@ from flows.graph.run import RunParameters, Session, run_session
 from flows.prefect.full_run import in_task
 from pipeline.core import fingerprints
 from pipeline.core.config import StageConfig
-from pipeline.core.errors import DataError
+from pipeline.core.errors import DataError, UsageError
 
 CHECKPOINT_MARK = "checkpoint.json"
 
@@ -53,6 +53,11 @@ class NightlySession(Session):
 
     def __init__(self, config: str, overrides: dict[str, Any]) -> None:
         super().__init__(RunParameters(config=config, overrides=overrides))
+        lacking = [name for name in ("finetune", "evaluate") if name not in self.config.sections]
+        if lacking:
+            raise UsageError(
+                f"the config of run {self.config.name!r} has no section {lacking[0]}, which the night runs; add {lacking[0]}: {{…}}"
+            )
         checkpoint = newest_checkpoint(self.directory)
         inputs = {"pretrain": str(checkpoint)}
         corpus = next((step.artifact for step in self.steps if step.name == "corpus"), None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from flows.views import terminal
 from pipeline.core.errors import ClozeError, UsageError
 
 START_SECONDS = 120.0
+STOP_SECONDS = 60.0  # for a worker whose flow is training: the ranks have `run.grace_seconds` (25) to save a checkpoint
 POOL = "cloze"
 PREFECT_YAML = Path(__file__).parent.parent.parent / "prefect.yaml"
 
@@ -35,12 +38,37 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not answers(url):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise ClozeError(f"{url} did not come up; its output is in {log}")
+            raise ClozeError(f"{url} did not come up{_last_line(log)}; its output is in {log}")
         time.sleep(0.3)
 
 
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return f" ({lines[-1]})" if lines else ""
+
+
+def check_free(port: int, option: str) -> None:
+    """Refuse a port that somebody listens on: whatever answers there is not ours.
+
+    Raises:
+        UsageError: the port is taken; `option` names another.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UsageError(
+                f"port {port} is taken by another program, perhaps another `cloze ui`; stop that, or pass {option} with another port"
+            ) from error
+
+
 class Servers:
-    """A context manager that ends every process it has started."""
+    """A context manager that ends every process it has started, and all that these have started, the last one first.
+
+    Each leads a session of its own, so that Ctrl-C reaches this process alone, which ends them in order: a worker, whose flow may have
+    a checkpoint to save, while the server that it reports to still runs.
+    """
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
@@ -56,6 +84,7 @@ class Servers:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},
+                start_new_session=True,
             )
         self.processes[name] = process
         return process, log
@@ -64,12 +93,14 @@ class Servers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        deadline = time.monotonic() + STOP_SECONDS
         for process in reversed(self.processes.values()):
             process.terminate()
-        for process in self.processes.values():
             with suppress(subprocess.TimeoutExpired):
-                process.wait(15)
-            process.kill()
+                process.wait(max(0.0, deadline - time.monotonic()))
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def prefect_environment(port: int) -> dict[str, str]:
@@ -108,6 +139,8 @@ def run_all(prefect_port: int, mlflow_port: int) -> None:
     """Bring everything up, print the addresses, and wait until one ends or the user stops it."""
     if not PREFECT_YAML.exists():
         raise UsageError(f"{PREFECT_YAML} is missing; run `cloze ui` from an installation in a checkout of the repository")
+    check_free(prefect_port, "--prefect-port")
+    check_free(mlflow_port, "--mlflow-port")
     screen = terminal.console()
     runs = plan.runs_directory()
     with Servers(runs / ".servers") as servers:

@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 
 from flows.report import plots
-from flows.views.terminal import headline, seconds_text, si
+from flows.views.terminal import headline
 from pipeline.core.artifact import Manifest
+from pipeline.core.humanize import duration, si
 from pipeline.corpus.card.page import templates_in
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -26,7 +27,7 @@ def render(manifests: Mapping[str, Manifest], history: Sequence[Mapping[str, Any
         masks: `text` and its `candidates` (token, score, sequence).
     """
     environment = templates_in(TEMPLATES)
-    environment.filters |= {"si": si, "seconds": seconds_text}
+    environment.filters |= {"si": si, "seconds": duration}
     summaries = {name: manifest.summary for name, manifest in manifests.items()}
     present = [name for name in ORDER if name in manifests]
     config = {name: manifests[name].config for name in present}

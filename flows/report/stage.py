@@ -73,4 +73,5 @@ STAGE = Stage(
     run=run,
     optional_inputs=("corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate"),
     volatile=(FILE,),
+    outputs=("report",),
 )

@@ -15,6 +15,7 @@ that spools before this one have of it, so that a step that is computed a second
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import math
@@ -23,10 +24,12 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.tracking.refused import refused
 from pipeline.core import storage
 
 STEPS = "steps"
@@ -49,6 +52,7 @@ class Spool:
     def __init__(self, directory: Path, uri: str, experiment: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.uri, self.experiment = directory, uri, experiment
+        self._begun = time.time()
         end_killed_runs(directory)
         self.path = directory / f"{now()}-{uuid.uuid4().hex[:8]}.jsonl"
         self._stream = self.path.open("a", encoding="utf-8", buffering=1)
@@ -125,6 +129,10 @@ class Spool:
             self._sender.wait()
             return False
 
+    def refused(self) -> Counter[str]:
+        """The records that MLflow has refused since this spool was opened, by reason."""
+        return refused(self.directory, self._begun)
+
 
 def end_killed_runs(directory: Path) -> None:
     """Write the missing ends into the spools of processes that were killed, so that no run stays open for ever."""
@@ -134,16 +142,24 @@ def end_killed_runs(directory: Path) -> None:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 continue  # its writer lives
-            content = stream.read()
-            whole = content[: content.rfind("\n") + 1]
-            records = [json.loads(line) for line in whole.splitlines()]
+            content = stream.read().encode()
+            records = whole_records(content)
             begun = open_runs(records)
             if begun:
-                stream.seek(len(whole.encode()))  # over the torn last line, if there is one
+                stream.seek(content.rfind(b"\n") + 1)  # over the torn last line, if there is one
                 stream.truncate()
                 for run in reversed(begun):
                     write_step(directory, run, _highest_step(records, run))
                     stream.write(json.dumps({"op": "end", "run": run, "status": "KILLED", "time": now()}) + "\n")
+
+
+def whole_records(content: bytes) -> list[dict[str, Any]]:
+    """The records among a spool's lines; a damaged line tells of none."""
+    records = []
+    for line in content[: content.rfind(b"\n") + 1].splitlines():
+        with contextlib.suppress(ValueError):
+            records.append(json.loads(line))
+    return records
 
 
 def open_runs(records: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -15,10 +15,12 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Table
 from rich.text import Text
 
+from flows.graph import stages
 from flows.graph.plan import Step
 from pipeline.core.artifact import Manifest
+from pipeline.core.execute import Result
+from pipeline.core.humanize import duration, short, si
 from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Result
 
 
 def console() -> Console:
@@ -79,66 +81,13 @@ class StageDisplay(Reporter):
             self.screen.print(f"[yellow]warning:[/] {warning}")
 
 
-def si(value: float) -> str:
-    """1234567 -> 1.23M."""
-    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            scaled = value / (1e3 if suffix == "k" else limit)
-            return f"{scaled:.3g}{suffix}"
-    return f"{value:.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
-
-
-def short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)
-
-
-def seconds_text(seconds: float) -> str:
-    """0.4 -> 0.4 s, 75 -> 1 min 15 s, 7300 -> 2 h 01 min."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
-
-
 def headline(manifest: Manifest) -> str:
     """The one or two figures that say most about a stage's result."""
-    summary = manifest.summary
-    match manifest.stage:
-        case "corpus":
-            dropped = sum(summary.get("dropped", {}).values())
-            return f"{summary['documents']:,} documents, {si(summary['bytes'])}B, {dropped:,} dropped"
-        case "vocab":
-            return f"{summary['size']:,} pieces"
-        case "dataset":
-            return f"{summary['rows']:,} rows, {si(summary['tokens'])} tokens read, {summary['shards']} shards"
-        case "pretrain":
-            return f"{_learned(summary)}; {si(summary['tokens_per_second'])} tokens/s"
-        case "finetune" | "evaluate":
-            return ", ".join(
-                f"{key} {value:.3f}" for key, value in summary["metrics"].items() if isinstance(value, (int, float))
-            )
-    return ""
-
-
-def _learned(summary: Mapping[str, Any]) -> str:
-    """The held-out loss beside that of a model which knows only how often each piece occurs."""
-    loss, entropy = summary.get("heldout_loss"), summary.get("unigram_entropy")
-    name = summary.get("objectives", ["mlm"])[0].upper()
-    if loss is None:
-        return f"loss {summary['loss']:.3f}, nothing held out"
-    if entropy is None:
-        return f"held-out {name} {loss:.3f} nats"
-    side = "below" if loss <= entropy else "above"
-    return f"held-out {name} {loss:.3f} nats, {abs(entropy - loss):.2f} {side} the unigram entropy {entropy:.3f}"
+    return stages.stage(manifest.stage).headline(manifest.summary)
 
 
 def done_line(result: Result) -> str:
-    how = "cached" if result.cached else seconds_text(result.seconds)
+    how = "cached" if result.cached else duration(result.seconds)
     return f"[green]✓[/] [bold]{result.manifest.stage:<9}[/] {how:>12}  {headline(result.manifest)}"
 
 
@@ -149,7 +98,7 @@ def result_table(results: Iterable[Result]) -> Table:
         table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for result in results:
         manifest = result.manifest
-        spent = f"cached ({seconds_text(manifest.seconds)})" if result.cached else seconds_text(manifest.seconds)
+        spent = f"cached ({duration(manifest.seconds)})" if result.cached else duration(manifest.seconds)
         rows = f"{manifest.rows:,}" if manifest.rows else ""
         table.add_row(manifest.stage, spent, rows, headline(manifest), str(Path(result.artifact).parent / manifest.stage))
     return table
@@ -160,7 +109,7 @@ def plan_table(steps: Iterable[Step]) -> Table:
     for title in ("stage", "what", "why", "last time", "artifact"):
         table.add_column(title, overflow="fold")
     for step in steps:
-        last = seconds_text(step.last_seconds) if step.last_seconds is not None else "–"
+        last = duration(step.last_seconds) if step.last_seconds is not None else "–"
         what = "[dim]nothing to do[/]" if step.cached else "[bold yellow]run[/]"
         table.add_row(step.name, what, step.why, last, step.artifact)
     return table

@@ -14,9 +14,7 @@ from model.data.shards import Rows, with_masks
 from pipeline.core import storage
 from pipeline.core.errors import UsageError
 from pipeline.core.ragged import I64, offsets_of, ranges
-from pipeline.dataset.masking.draw import MaskConfig, TokenTable, draw_masks, row_keys
-from pipeline.dataset.masking.draw import Rows as Unmasked
-from pipeline.dataset.masking.unigrams import FILE, read_unigrams
+from pipeline.dataset.masking import UNIGRAMS, MaskConfig, TokenTable, UnmaskedRows, draw_masks, read_unigrams, row_keys
 from pipeline.dataset.schema import DatasetInfo
 from pipeline.tokenizer import load
 
@@ -47,12 +45,12 @@ class Fresh:
             raise UsageError(f"{dataset} does not say how its masks were drawn; make it again, or leave out pretrain.dynamic")
         tokenizer = load(storage.join(dataset, "tokenizer"))
         config = MaskConfig.from_dict(info.masks)
-        counts = read_unigrams(storage.join(dataset, FILE)) if config.random_from == "corpus" else None
+        counts = read_unigrams(storage.join(dataset, UNIGRAMS)) if config.random_from == "corpus" else None
         return cls(seed=info.seed, config=config, table=TokenTable.of(tokenizer, counts))
 
     def __call__(self, rows: Rows, copies: I64) -> Rows:
         """The same rows under masks number `copies`: int64 [B]."""
-        batch = Unmasked(
+        batch = UnmaskedRows(
             keys=row_keys(self.seed, rows.documents, rows.sentences),
             input_ids=rows.ids,
             offsets=offsets_of(rows.lengths),

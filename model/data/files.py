@@ -17,8 +17,7 @@ import pyarrow as pa
 from pipeline.core import storage
 from pipeline.core.errors import DataError
 from pipeline.core.ragged import I64
-from pipeline.dataset.schema import DatasetInfo, dataset_schema
-from pipeline.dataset.shard_layout import Layout
+from pipeline.dataset.schema import DatasetInfo, ShardLayout, dataset_schema
 
 CACHE_BYTES = 256 << 20  # of unpacked record batches
 MASKS = "masks"
@@ -58,7 +57,7 @@ class ShardFile:
             self._buffer = _bytes_of(file)
             self._reader = self._open(None)
             self.info = DatasetInfo.from_schema(self._reader.schema, file)
-            self.layout = Layout.from_schema(self._reader.schema, file)
+            self.layout = ShardLayout.from_schema(self._reader.schema, file)
             self.dtypes = _dtypes(self._reader.schema, self.info)
             self.rows, self.bins = self._count()
             if not masks:

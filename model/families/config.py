@@ -1,8 +1,8 @@
 """The shape of a model, as a config: what `pretrain` builds, what every checkpoint carries in its `config.json`.
 
 No torch here: the command line and the orchestrator validate a model's config without loading a framework.
-Field names are those of Hugging Face's `BertConfig` where one exists. A family that has more to say, or less, has a config
-class of its own beside its builder (`model.families.table.FAMILIES`), which `parse_model` finds by the field `family`.
+Field names are those of Hugging Face's `BertConfig` where one exists. Each family has a class of its own in its folder, which
+says what it has beside this one; `model.families.presets.parse_model` finds it by the field `family`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from model.families.table import FAMILIES, config_class
-from pipeline.core.errors import UsageError, did_you_mean
+from pipeline.core.config import Tag
+from pipeline.core.errors import UsageError
 
 if TYPE_CHECKING:
     from pipeline.dataset.schema import DatasetInfo
@@ -23,59 +23,72 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class ModelConfig(BaseModel):
-    """One encoder. The defaults are those of BERT-base (Devlin et al., 2019, section 3; google-research/bert, modeling.py).
+    """One encoder. The defaults are those of BERT-base (Devlin et al., 2019, section 3; google-research/bert, modeling.py)."""
 
-    Attributes:
-        family: a name in `model.families.table.FAMILIES`.
-        vocab_size: V; 0 takes the size of the dataset's vocabulary, exactly and without padding.
-        hidden_size: D.
-        num_hidden_layers: how many encoder layers.
-        num_attention_heads: N; D must be a multiple of it.
-        intermediate_size: the width inside the feed-forward block.
-        max_position_embeddings: the longest L that the model can read.
-        type_vocab_size: how many segments a row can have.
-        hidden_act: the feed-forward block's activation; `gelu` is the exact one, `gelu_new` its tanh approximation.
-        hidden_dropout: share of the activations dropped after embeddings and blocks while training.
-        attention_dropout: share of the attention probabilities dropped while training.
-        layer_norm_eps: added to the variance in every LayerNorm.
-        initializer_range: standard deviation of the truncated normal that weights start from.
-        pad_token_id: the id that fills a row up to the batch's length.
-
-    Of every model of the class:
-        heads: what stands on the encoder in pretraining, as a checkpoint's `heads` says it.
-        compiles: whether torch.compile takes a training step whole and gains by it.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "pair": {"num_labels": 2}}
+    """Of every model of the class: what stands on the encoder in pretraining, as a checkpoint's `heads` says it."""
+
     compiles: ClassVar[bool] = True
+    """Of every model of the class: whether torch.compile takes a training step whole and gains by it."""
 
-    family: str = "bert"
+    learns_from_teacher: ClassVar[bool] = False
+    """Of every model of the class: whether it can be a student. Then its `model.py` has `first_weights`."""
+
+    family: Tag[str]
+    """The model family; each family's class allows its own name."""
+
     vocab_size: Annotated[int, Field(ge=0)] = 0
-    hidden_size: Size = 768
-    num_hidden_layers: Size = 12
-    num_attention_heads: Size = 12
-    intermediate_size: Size = 3072
-    max_position_embeddings: Size = 512
-    type_vocab_size: Size = 2
-    hidden_act: Literal["gelu", "gelu_new", "relu"] = "gelu"
-    hidden_dropout: Probability = 0.1
-    attention_dropout: Probability = 0.1
-    layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-12
-    initializer_range: Annotated[float, Field(gt=0.0)] = 0.02
-    pad_token_id: Annotated[int, Field(ge=0)] = 0
+    """Pieces of the vocabulary, V; 0 takes the size of the dataset's, exactly and without padding."""
 
-    @field_validator("family")
+    hidden_size: Size = 768
+    """Width of the hidden states, D."""
+
+    num_hidden_layers: Size = 12
+    """How many encoder layers."""
+
+    num_attention_heads: Size = 12
+    """Attention heads of a layer, N; hidden_size must be a multiple of it."""
+
+    intermediate_size: Size = 3072
+    """The width inside the feed-forward block."""
+
+    max_position_embeddings: Size = 512
+    """The longest row that the model can read, in pieces."""
+
+    type_vocab_size: Size = 2
+    """How many segments a row can have."""
+
+    hidden_act: Literal["gelu", "gelu_new", "relu"] = "gelu"
+    """The feed-forward block's activation; gelu is the exact one, gelu_new its tanh approximation."""
+
+    hidden_dropout: Probability = 0.1
+    """Share of the activations dropped after embeddings and blocks while training."""
+
+    attention_dropout: Probability = 0.1
+    """Share of the attention probabilities dropped while training."""
+
+    layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-12
+    """Added to the variance in every LayerNorm."""
+
+    initializer_range: Annotated[float, Field(gt=0.0)] = 0.02
+    """Standard deviation of the truncated normal that weights start from."""
+
+    pad_token_id: Annotated[int, Field(ge=0)] = 0
+    """The id that fills a row up to the batch's length."""
+
     @classmethod
-    def _known_family(cls, value: str) -> str:
-        if value not in FAMILIES:
-            raise ValueError(f"there is no such model family; {did_you_mean(value, FAMILIES)}")
-        return value
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """A field whose default alone a family changes keeps its description."""
+        for name, field in cls.model_fields.items():
+            for base in cls.__mro__[1:]:
+                if field.description is None and issubclass(base, ModelConfig) and name in base.model_fields:
+                    field.description = base.model_fields[name].description
 
     @field_validator("num_attention_heads")
     @classmethod
-    def _heads_divide_width(cls, heads: int, info: ValidationInfo) -> int:
+    def _attention_heads_divide_width(cls, heads: int, info: ValidationInfo) -> int:
         width = info.data.get("hidden_size")
         if width is not None and width % heads:
             nearest = max(1, round(width / heads)) * heads
@@ -83,6 +96,19 @@ class ModelConfig(BaseModel):
                 f"hidden_size ({width}) must be divisible by num_attention_heads ({heads}); use {nearest} or change the heads"
             )
         return heads
+
+    @classmethod
+    def of_size(cls, num_hidden_layers: int, hidden_size: int, **changes: Any) -> ModelConfig:
+        """A config by the rule that nearly all published sizes follow: attention heads of width 64, a feed-forward block four
+        times as wide as the hidden states (Devlin et al., footnote 3). `changes` says what does not follow it.
+        """
+        values = {
+            "num_hidden_layers": num_hidden_layers,
+            "hidden_size": hidden_size,
+            "num_attention_heads": hidden_size // 64,
+            "intermediate_size": 4 * hidden_size,
+        }
+        return cls(**{**values, **changes})
 
     @property
     def head_size(self) -> int:
@@ -98,19 +124,13 @@ class ModelConfig(BaseModel):
         del teacher
         return self.own_objectives(None)
 
+    def teacher_temperature(self) -> float:
+        """The temperature of a teacher's and the student's distributions where they are compared; 1 leaves them as they are."""
+        return 1.0
+
     def loss_weights(self) -> Mapping[str, float]:
         """How much each objective counts in the loss; 1 for those that are not named."""
         return {}
-
-
-def parse_model(values: Mapping[str, Any]) -> ModelConfig:
-    """The config of `values`, of the class that their `family` (bert by default) has.
-
-    Raises:
-        pydantic.ValidationError: a key is unknown to the family, or a value out of range.
-    """
-    family = values.get("family", "bert")
-    return config_class(family if family in FAMILIES else "bert").model_validate(dict(values))
 
 
 def for_dataset(model: ModelConfig, info: DatasetInfo) -> ModelConfig:

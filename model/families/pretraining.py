@@ -59,7 +59,7 @@ class PretrainingModel(nn.Module):
         else:
             read = self.encode(batch, torch.cat(list(places.values())))
             states = list(torch.split(read, [len(chosen) for chosen in places.values()]))
-        outputs = self.heads(dict(zip(places, states, strict=True)), batch)
+        outputs = self.logits(dict(zip(places, states, strict=True)), batch)
         return {**outputs, "hidden": hidden} if self.everywhere else outputs
 
     def places(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -70,7 +70,7 @@ class PretrainingModel(nn.Module):
             found["first"] = torch.arange(0, rows * length, length, device=batch["input_ids"].device)
         return found
 
-    def heads(self, states: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The heads' logits. Args: states: by the names of `places`, float [P, D] each; batch: as for `forward`."""
         outputs = {"mlm_logits": self.masked_lm(states["masked"], self.encoder.embeddings.word.weight)}
         if self.pair is not None and self.pooler is not None:

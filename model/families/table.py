@@ -1,133 +1,68 @@
-"""The table of model families: who builds the family's pretraining model, and the class of its config.
+"""The table of model families. A family is a folder and one row here; what is in the folder goes by these names:
 
-A family is one file that says how it differs: `build(config)` gives a module with the attributes `encoder` and `pooler`
-(which may be None) that maps a batch to a dict of outputs, and `pooler(config)` what fine-tuning puts between encoder and
-classifier. This module imports no torch, so that configs can be checked without it.
+    config.py    CONFIG, the class of its configs: what it has to say beside `ModelConfig`, or says otherwise
+    model.py     new_model(config), its pretraining model; new_pooler(config), what fine-tuning puts between encoder and
+                 classifier; of a family that learns from a teacher, first_weights(config, teacher, state) too
+    presets.py   PRESETS, its named sizes; one of them is NAME-tiny, of 2 layers and a width of 128
+    hub.py       HUB, its Hugging Face names; a family without this file has no Hugging Face form
+
+No torch here: configs are checked without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+import importlib.util
+from typing import TYPE_CHECKING, Any
 
-from pipeline.core.errors import DataError, UsageError, did_you_mean
+from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.registry import load
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
     from model.families.config import ModelConfig
-    from model.families.pretraining import PretrainingModel
 
-
-class Family(NamedTuple):
-    """A row of the table: names, `module:attribute`, that are imported when they are needed."""
-
-    module: str  # holds `build` and `pooler`
-    config: str = "model.families.config:ModelConfig"
-
-
-FAMILIES: dict[str, Family] = {
-    "bert": Family("model.families.bert.model"),
-    "megatron-bert": Family("model.families.megatron_bert.model"),
-    "roberta": Family("model.families.roberta.model", "model.families.roberta.config:RobertaConfig"),
-    "albert": Family("model.families.albert.model", "model.families.albert.config:AlbertConfig"),
-    "electra": Family("model.families.electra.model", "model.families.electra.config:ElectraConfig"),
-    "distilbert": Family("model.families.distilbert.model", "model.families.distilbert.config:DistilBertConfig"),
-    "ltr": Family("model.families.ltr.model", "model.families.ltr.config:LtrConfig"),
-    "spanbert": Family("model.families.spanbert.model", "model.families.spanbert.config:SpanBertConfig"),
-    "modern": Family("model.families.modern.model", "model.families.modern.config:ModernConfig"),
-    "longformer": Family("model.families.longformer.model", "model.families.longformer.config:LongformerConfig"),
+FAMILIES: dict[str, str] = {
+    "bert": "model.families.bert",
+    "megatron-bert": "model.families.megatron_bert",
+    "roberta": "model.families.roberta",
+    "albert": "model.families.albert",
+    "electra": "model.families.electra",
+    "distilbert": "model.families.distilbert",
+    "ltr": "model.families.ltr",
+    "spanbert": "model.families.spanbert",
+    "modern": "model.families.modern",
+    "longformer": "model.families.longformer",
 }
 
 
-class Backbone(NamedTuple):
-    """What fine-tuning keeps of a pretrained model: hidden states from ids, and one vector a sequence from hidden states."""
+def part(family: str, reference: str) -> Any:
+    """What the family's folder has under `module:name`, as in `part("bert", "presets:PRESETS")`.
 
-    encoder: nn.Module
-    pooler: nn.Module
+    Raises:
+        UsageError: the family is unknown.
+    """
+    return load(f"{_package(family)}.{reference}")
+
+
+def has_part(family: str, module: str) -> bool:
+    """Whether the family's folder has a file of that name.
+
+    Raises:
+        UsageError: the family is unknown.
+    """
+    return importlib.util.find_spec(f"{_package(family)}.{module}") is not None
 
 
 def config_class(family: str) -> type[ModelConfig]:
-    """The class of a family's configs."""
-    found: type[ModelConfig] = load(FAMILIES[family].config)
+    """The class of the family's configs.
+
+    Raises:
+        UsageError: the family is unknown.
+    """
+    found: type[ModelConfig] = part(family, "config:CONFIG")
     return found
 
 
-def build(config: ModelConfig) -> PretrainingModel:
-    """The pretraining model of `config`, freshly initialised from torch's current random state, in fp32.
-
-    Raises:
-        UsageError: `vocab_size` is still 0, or the family is unknown.
-    """
-    if config.vocab_size == 0:
-        raise UsageError("vocab_size (0) is still open; set it, or take it from a dataset with for_dataset")
-    if config.family not in FAMILIES:
-        raise UsageError(f"family ({config.family!r}) is unknown; {did_you_mean(config.family, FAMILIES)}")
-    model: PretrainingModel = load(f"{FAMILIES[config.family].module}:build")(config)
-    return model
-
-
-def restore(config: ModelConfig, state: Mapping[str, Tensor]) -> PretrainingModel:
-    """The pretraining model of `config` with the weights of `state`, in evaluation mode.
-
-    Args:
-        state: our parameter names to tensors; the model takes the tensors themselves, no copies.
-
-    Raises:
-        DataError: a parameter is missing, left over, or has another shape; the message names the first one.
-    """
-    import torch
-
-    with torch.device("meta"):  # everything is replaced, so nothing needs a first value
-        model = build(config)
-    _check(config, model.state_dict(), state)
-    model.load_state_dict(dict(state), assign=True)
-    return model.eval()
-
-
-def new_backbone(config: ModelConfig) -> Backbone:
-    """Encoder and pooler, freshly initialised from torch's current random state."""
-    from model.layers.heads import initialize
-
-    model = build(config)
-    pooler = model.pooler
-    if pooler is None:
-        pooler = load(f"{FAMILIES[config.family].module}:pooler")(config)
-        initialize(pooler, config.initializer_range)
-    return Backbone(encoder=model.encoder, pooler=pooler)
-
-
-def restore_backbone(config: ModelConfig, state: Mapping[str, Tensor]) -> Backbone:
-    """Encoder and pooler with the weights of `state`, in evaluation mode; whatever heads `state` holds are not looked at.
-
-    The pooler of a family that has none in pretraining is freshly initialised where `state` does not hold one.
-
-    Raises:
-        DataError: as for `restore`.
-    """
-    backbone = new_backbone(config)
-    pooled = any(name.startswith("pooler.") for name in state) or "pair" in config.heads
-    for prefix, part in (("encoder.", backbone.encoder), ("pooler.", backbone.pooler)):
-        if prefix == "pooler." and not pooled:
-            continue
-        given = {name: tensor for name, tensor in state.items() if name.startswith(prefix)}
-        _check(config, {prefix + name: tensor for name, tensor in part.state_dict().items()}, given)
-        part.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in given.items()}, assign=True)
-        part.eval()
-    return backbone
-
-
-def _check(config: ModelConfig, wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    for name in sorted(wanted.keys() ^ given.keys()):
-        fault = "lack" if name in wanted else "do not fit the model: they hold"
-        raise DataError(f"the weights {fault} {name}; use a checkpoint of a {config.family} model with the same heads")
-    for name, tensor in sorted(given.items()):
-        if tensor.shape != wanted[name].shape:
-            shapes = f"{tuple(tensor.shape)}, the config says {tuple(wanted[name].shape)}"
-            raise DataError(f"{name} has the shape {shapes}; use the checkpoint's own config")
-
-
-def is_backbone(name: str) -> bool:
-    """Whether the parameter `name` belongs to what fine-tuning keeps: the encoder and the pooler."""
-    return name.startswith(("encoder.", "pooler."))
+def _package(family: str) -> str:
+    if family not in FAMILIES:
+        raise UsageError(f"family ({family!r}) is no model family; {did_you_mean(str(family), FAMILIES)}")
+    return FAMILIES[family]

@@ -25,4 +25,4 @@ def run(config: ExportConfig, build: Build) -> Outcome:
     return export(build)
 
 
-STAGE = Stage(name="export", version=VERSION, config=ExportConfig, run=run, inputs=("checkpoint",))
+STAGE = Stage(name="export", version=VERSION, config=ExportConfig, run=run, inputs=("checkpoint",), worker="model")

@@ -15,24 +15,18 @@ from pipeline.core.stage import Build, Outcome, Stage
 VERSION = 1
 CHECKPOINT = "checkpoint"
 
-# (what a model is, what it can become) -> `module:function`, (config, state, positions) -> (config, state)
-CONVERSIONS: dict[tuple[str, str], str] = {
-    ("roberta", "longformer"): "model.families.longformer.model:convert",
-}
-
 
 class ImportConfig(StageConfig):
-    """What the directory becomes.
-
-    Attributes:
-        family: one of our families; None: that of the directory's `model_type`.
-        positions: the longest row that the model will read, where the new family can be longer.
-        trust_pickle: read weights from a pickle where there are no others, tensors alone (`weights_only=True`).
-    """
+    """What the directory becomes."""
 
     family: str | None = None
+    """The model family it becomes; by default that of the directory's model_type."""
+
     positions: int | None = Field(default=None, ge=1)
+    """The longest row that the model will read, where the new family can be longer."""
+
     trust_pickle: bool = False
+    """Read weights from a pickle where there are no others: tensors alone, no code that it names is run."""
 
     @field_validator("family")
     @classmethod
@@ -76,4 +70,12 @@ def run(config: ImportConfig, build: Build) -> Outcome:
     return Outcome(summary=summary)
 
 
-STAGE = Stage(name="import", version=VERSION, config=ImportConfig, run=run, inputs=("directory",))
+STAGE = Stage(
+    name="import",
+    version=VERSION,
+    config=ImportConfig,
+    run=run,
+    inputs=("directory",),
+    worker="model",
+    outputs=("checkpoint",),
+)

@@ -14,9 +14,8 @@ from torch.nn import functional
 
 from model.checkpoint import CONFIG, Loaded
 from model.families.config import ModelConfig
-from model.families.key_map import Hub
-from model.families.table import restore, restore_backbone
-from model.hub.table import hub_of
+from model.families.hub import Hub, hub_of
+from model.families.models import restore, restore_backbone
 from pipeline.core import storage
 
 TOLERANCE = 1e-5  # of the largest logit, or of 1 where all are smaller: fp32 has 7 digits

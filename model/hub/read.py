@@ -14,13 +14,11 @@ from torch import Tensor
 from model import checkpoint
 from model.checkpoint import CONFIG, PICKLES, WEIGHTS
 from model.families.config import ModelConfig
-from model.families.table import build, is_backbone, restore, restore_backbone
-from model.hub.import_stage import CONVERSIONS
-from model.hub.table import hub_of, hub_of_config
+from model.families.hub import Hub, exportable, hub_of
+from model.families.models import is_backbone, new_model, restore, restore_backbone
 from pipeline import tokenizer
 from pipeline.core import storage
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.registry import load
 
 INDEX = WEIGHTS + ".index.json"  # of weights that are cut into several files
 
@@ -79,18 +77,18 @@ def read_directory(
     """
     name = storage.join(directory, CONFIG)
     config = _read_json(name)
-    hub = hub_of_config(config, name)
+    hub = _hub_of_config(config, name)
     convert = None
     if family is not None and family != hub.family:
-        convert = CONVERSIONS.get((hub.family, family))
+        convert = hub_of(family).converts.get(hub.family)
         if convert is None and hub_of(family).model_type != hub.model_type:
-            known = sorted({hub.family, *(new for old, new in CONVERSIONS if old == hub.family)})
+            known = sorted({hub.family, *(name for name in exportable() if hub.family in hub_of(name).converts)})
             raise UsageError(f"as ({family}) is nothing that a {hub.family} model can become; choose from {', '.join(known)}")
         hub = hub if convert else hub_of(family)
     model = hub.from_config(config, name)
     state = hub.from_state(_read_weights(directory, trust_pickle), directory)
     if convert is not None:
-        model, state = load(convert)(model, state, positions or model.max_position_embeddings)
+        model, state = convert(model, state, positions or model.max_position_embeddings)
     elif positions is not None and positions != model.max_position_embeddings:
         raise UsageError(f"positions ({positions}) can be chosen where a model becomes another (--as longformer); leave it out")
     if "classifier.weight" not in state and "classifier.bias" not in state:
@@ -105,6 +103,22 @@ def read_directory(
     return Imported(model=model, heads=heads, task=_task(config, count, name), state=kept, left_out=left)
 
 
+def _hub_of_config(config: Mapping[str, Any], where: str) -> Hub:
+    """The Hugging Face form of a config, found in the file `where`: that of its `model_type` whose fixed values it has.
+
+    Raises:
+        DataError: no family of ours has that type.
+    """
+    hubs = [hub_of(family) for family in exportable()]
+    model_type = config.get("model_type")
+    found = [hub for hub in hubs if hub.model_type == model_type]
+    if not found:
+        known = ", ".join(sorted({hub.model_type for hub in hubs}))
+        raise DataError(f"{where} has the model_type {model_type!r}, which Cloze does not know; use one of {known}")
+    fitting = [hub for hub in found if all(config.get(name, value) == value for name, value in hub.fixed.items())]
+    return [*fitting, *found][0]
+
+
 def complete(model: ModelConfig, state: dict[str, Tensor]) -> Imported:
     """A pretraining checkpoint: heads that `state` lacks begin anew, those of other families stay behind.
 
@@ -113,7 +127,7 @@ def complete(model: ModelConfig, state: dict[str, Tensor]) -> Imported:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        own = build(model).state_dict()
+        own = new_model(model).state_dict()
     fresh = {name: tensor for name, tensor in own.items() if name not in state and not name.startswith("encoder.")}
     there = {name.split(".", 1)[0] for name in state}
     halved = sorted(name for name in fresh if name.split(".", 1)[0] in there)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from model.checkpoint import CONFIG, WEIGHTS, Loaded, copy_files, load, write_tensors
+from model.families.hub import hub_of
 from model.hub.card import model_card
 from model.hub.parity import TOLERANCE, compare_with_transformers
 from model.hub.read import read_directory
-from model.hub.table import hub_of
 from pipeline.core import storage
 from pipeline.core.errors import ClozeError
 from pipeline.core.stage import Build, Outcome

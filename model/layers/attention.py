@@ -14,8 +14,8 @@ class SelfAttention(nn.Module):
     """Every position looks at those that it may see: projections to query, key and value, attention, an output projection.
 
     Args:
-        hidden_size: D, a multiple of `heads`.
-        heads: N.
+        hidden_size: D, a multiple of `num_heads`.
+        num_heads: N.
         dropout: share of the attention probabilities dropped while training.
         output_dropout: share of what leaves the output projection dropped while training.
         bias: whether the projections have biases.
@@ -28,7 +28,7 @@ class SelfAttention(nn.Module):
     def __init__(
         self,
         hidden_size: int,
-        heads: int,
+        num_heads: int,
         *,
         dropout: float,
         output_dropout: float = 0.0,
@@ -39,7 +39,8 @@ class SelfAttention(nn.Module):
         rotary: Rotary | None = None,
     ) -> None:
         super().__init__()
-        self.heads = heads
+        self.num_heads = num_heads
+        self.head_size = hidden_size // num_heads
         self.dropout = dropout
         self.output_dropout = output_dropout
         self.pattern = Pattern(window=window, causal=causal)
@@ -84,12 +85,15 @@ class SelfAttention(nn.Module):
 
     def split(self, projected: Tensor) -> Tensor:
         """[..., D] to [..., N, H]."""
-        return torch.unflatten(projected, -1, (self.heads, -1))
+        return torch.unflatten(projected, -1, (self.num_heads, -1))
 
 
 def taken(hidden: Tensor, chosen: Tensor | None) -> Tensor:
-    """The states at flat positions: [..., D] to [P, D]; None: all, as they are."""
-    return hidden if chosen is None else hidden.flatten(0, -2)[chosen]
+    """The states at flat positions: [..., D] to [P, D]; None: all, as they are.
+
+    By `index_select`, whose gradient is added up in place; that of indexing sorts the positions first.
+    """
+    return hidden if chosen is None else hidden.flatten(0, -2).index_select(0, chosen)
 
 
 def once_cast(hidden: Tensor) -> Tensor:

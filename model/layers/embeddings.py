@@ -71,6 +71,8 @@ class Embeddings(nn.Module):
         projection: from E to the width of the layers, after the dropout (ALBERT, ELECTRA-small).
     """
 
+    per_piece = ("word.weight",)  # parameters with a row for each piece of the vocabulary
+
     def __init__(
         self,
         vocab_size: int,

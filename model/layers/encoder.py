@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -93,16 +94,16 @@ class Encoder(nn.Module):
             return None
         weight = self.embeddings.word.weight
         dtype = once_cast(weight[:0]).dtype
-        if weight.device.type == "cuda" and not runs_varlen(weight.device, dtype, self._head_size()):
+        if weight.device.type == "cuda" and not runs_varlen(weight.device, dtype, self.head_size):
             return None
         if self.unpad == "auto" and starts is None and int(real.sum()) > WORTH * real.numel():
             return None
         return packed(real, starts) if weight.device.type == "cuda" else buckets(real, starts)
 
-    def _head_size(self) -> int:
-        """H of the widest attention."""
-        sizes = [part.output.in_features // part.heads for part in self.modules() if isinstance(part, SelfAttention)]
-        return max(sizes, default=0)
+    @cached_property
+    def head_size(self) -> int:
+        """H of the widest attention, looked for once: the layers do not change."""
+        return max((part.head_size for part in self.modules() if isinstance(part, SelfAttention)), default=0)
 
 
 def _starts(ids: Tensor, real: Tensor | None, sequence_starts: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

@@ -43,8 +43,16 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, hidden: Tensor, layout: Layout | None = None, chosen: Tensor | None = None) -> Tensor:
-        """Args: as for `SelfAttention.forward`: at `chosen` positions everything behind the attention itself is left out for the
-        others. Returns: the shape of `hidden`, or [P, D].
+        """Run the layer, for every position or for a few.
+
+        Every position takes part as a key and value of the attention; where `chosen` is given, all that follows it (output
+        projection, sums, norms, feed-forward) is computed at the chosen positions alone.
+
+        Args:
+            hidden, layout, chosen: as for `SelfAttention.forward`.
+
+        Returns:
+            The shape of `hidden`, or [P, D] at `chosen`.
         """
         attended = self.attention(self.attention_input_norm(hidden), layout, chosen)
         hidden = self.attention_norm(taken(hidden, chosen) + self.dropout(attended))

@@ -45,12 +45,12 @@ class GlobalAttention(SelfAttention):
     """`SelfAttention` within a window, and global tokens; without any it is that and no more.
 
     Args:
-        hidden_size, heads, dropout: as for `SelfAttention`.
+        hidden_size, num_heads, dropout: as for `SelfAttention`.
         window: how far a token sees to either side.
     """
 
-    def __init__(self, hidden_size: int, heads: int, *, dropout: float, window: int) -> None:
-        super().__init__(hidden_size, heads, dropout=dropout, window=window)
+    def __init__(self, hidden_size: int, num_heads: int, *, dropout: float, window: int) -> None:
+        super().__init__(hidden_size, num_heads, dropout=dropout, window=window)
         self.width = window
         self.global_query = nn.Linear(hidden_size, hidden_size)
         self.global_key = nn.Linear(hidden_size, hidden_size)

@@ -40,6 +40,8 @@ class MaskedLMHead(nn.Module):
         norm: over E.
     """
 
+    per_piece = ("bias",)  # parameters with a row for each piece of the vocabulary
+
     def __init__(self, hidden_size: int, size: int, vocab_size: int, *, activation: str, norm: nn.Module) -> None:
         super().__init__()
         self.dense = nn.Linear(hidden_size, size)
@@ -61,6 +63,8 @@ class SpanBoundaryHead(nn.Module):
         positions: how many places in a span have an embedding; what lies beyond has the last one's.
         position_size: the width of these embeddings.
     """
+
+    per_piece = ("bias",)
 
     def __init__(
         self, hidden_size: int, vocab_size: int, *, positions: int, position_size: int, activation: str, eps: float

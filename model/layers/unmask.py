@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from model.objectives import IGNORE, Batch
+from model.layers.batch import IGNORE, Batch
 
 
 def overlay(batch: Batch, tokens: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """The table of pretraining objectives: what a model's outputs are scored by.
 
-An objective is one file with one `OBJECTIVE`: it counts what is to be predicted in a batch before the model runs, and
-scores what the model said. It gives the *sum* of its loss and the count it is over, never a mean: the trainer divides by
-the count over all micro-batches and ranks, so the gradient does not depend on how a batch is split.
+An objective is one file with one `OBJECTIVE`, and one line here: it says what it needs (a head, a teacher, pairs), counts what
+is to be predicted in a batch before the model runs, and scores what the model said. It gives the *sum* of its loss and the
+count it is over, never a mean: the trainer divides by the count over all micro-batches and ranks, so the gradient does not
+depend on how a batch is split.
 This module imports no torch, so that configs can be checked without it.
 """
 
@@ -12,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from model.layers.batch import Batch
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.registry import load
-from pipeline.dataset.schema import NO_PAIR
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,28 +24,17 @@ if TYPE_CHECKING:
     from pipeline.dataset.schema import DatasetInfo
 
 OBJECTIVES: dict[str, str] = {
-    "mlm": "model.objectives.mlm:OBJECTIVE",
-    "nsp": "model.objectives.nsp:OBJECTIVE",
-    "sop": "model.objectives.sop:OBJECTIVE",
-    "sbo": "model.objectives.sbo:OBJECTIVE",
-    "rtd": "model.objectives.rtd:OBJECTIVE",
-    "lm": "model.objectives.lm:OBJECTIVE",
-    "distillation": "model.objectives.distillation:OBJECTIVE",
-    "cosine": "model.objectives.cosine:OBJECTIVE",
+    "mlm": "model.objectives.mlm",
+    "nsp": "model.objectives.nsp",
+    "sop": "model.objectives.sop",
+    "sbo": "model.objectives.sbo",
+    "rtd": "model.objectives.rtd",
+    "lm": "model.objectives.lm",
+    "distillation": "model.objectives.distillation",
+    "cosine": "model.objectives.cosine",
 }
-HEADS = {
-    "mlm": "masked_lm",
-    "sbo": "span_boundary",
-    "rtd": "discriminator",
-    "lm": "lm",
-}  # what must stand on the encoder for an objective
-TAUGHT = ("distillation", "cosine")  # what a teacher is needed for
-PAIR_TASKS = ("nsp", "sop")  # told by the same head, from rows that were made for it
-
-IGNORE = NO_PAIR  # a label that takes no part in a loss: a row without a pair, or filler among the masked positions
 
 Outputs = Mapping[str, "Tensor"]
-Batch = Mapping[str, "Tensor"]
 Detail = tuple["Tensor", "Tensor"]  # a sum and the count it is over, scalars
 
 
@@ -76,6 +66,10 @@ class Objective:
         details: finer figures for held-out scoring, as `name -> (sum, count)`; the names are always the same.
         chance: the loss, in nats a prediction, of a model that knows nothing: V -> nats. None: nothing can be said.
         everywhere: whether it looks at `hidden`, the states of all positions.
+        head: what must stand on the encoder, a name in `ModelConfig.heads`; None: nothing.
+        taught: whether it needs a teacher.
+        pair_recipe: of an objective that is told by `pair_labels`, the dataset recipe that makes such pairs; the dataset's
+            `pair_task` must be the objective's name. None: it needs no pairs.
     """
 
     name: str
@@ -84,6 +78,9 @@ class Objective:
     details: Callable[[Outputs, Batch], dict[str, Detail]] | None = None
     chance: Callable[[int], float] | None = None
     everywhere: bool = False
+    head: str | None = None
+    taught: bool = False
+    pair_recipe: str | None = None
 
 
 def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
@@ -96,7 +93,7 @@ def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
     for name in names:
         if name not in OBJECTIVES:
             raise UsageError(f"objective ({name!r}) is unknown; {did_you_mean(name, OBJECTIVES)}")
-        found.append(load(OBJECTIVES[name]))
+        found.append(load(f"{OBJECTIVES[name]}:OBJECTIVE"))
     return tuple(found)
 
 
@@ -110,30 +107,25 @@ def choose(
     """
     own = model.own_objectives(info.pair_task) if teacher is None else model.taught_objectives(teacher)
     chosen = tuple(wanted) if wanted else own
-    unknown = [name for name in chosen if name not in OBJECTIVES]
-    if unknown:
-        raise UsageError(f"objective ({unknown[0]!r}) is unknown; {did_you_mean(unknown[0], OBJECTIVES)}")
-    for name in chosen:
-        if name in TAUGHT and teacher is None:
-            raise UsageError(f"objective ({name}) needs a teacher; name one with --teacher, or leave it out")
-        if name in PAIR_TASKS:
-            _check_pairs(name, model, info)
-        elif name in HEADS and HEADS[name] not in model.heads:
+    for objective in objectives(chosen):
+        if objective.taught and teacher is None:
+            raise UsageError(f"objective ({objective.name}) needs a teacher; name one with --teacher, or leave it out")
+        if objective.head is not None and objective.head not in model.heads:
             raise UsageError(
-                f"objective ({name}) needs a {HEADS[name]} head, which {model.family} models do not have; leave it out, or train a"
-                " model that has one"
+                f"objective ({objective.name}) needs a {objective.head} head, which {model.family} models do not have; leave it"
+                " out, or train a model that has one"
             )
+        if objective.pair_recipe is not None:
+            _check_pairs(objective.name, objective.pair_recipe, model, info)
     return chosen
 
 
-def _check_pairs(name: str, model: ModelConfig, info: DatasetInfo) -> None:
-    if "pair" not in model.heads:
-        raise UsageError(f"objective ({name}) needs a pair head, which {model.family} models do not have; train on mlm alone")
+def _check_pairs(name: str, recipe: str, model: ModelConfig, info: DatasetInfo) -> None:
     if info.pair_task != name:
         has = f"pairs for {info.pair_task}" if info.pair_task else "no pairs"
         raise UsageError(
             f"objective ({name}) needs a dataset with {name.upper()} pairs, this one (recipe {info.recipe}) has {has};"
-            f" make one with `cloze dataset --recipe {'albert' if name == 'sop' else 'bert'}`, or train on --objective mlm"
+            f" make one with `cloze dataset --recipe {recipe}`, or train on --objective mlm"
         )
     if model.type_vocab_size < 2:
         raise UsageError(f"type_vocab_size ({model.type_vocab_size}) is too small for sentence pairs ({name}); use 2")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import cosine_similarity
 
-from model.objectives import Batch, LossSum, Objective, Outputs
+from model.layers.batch import Batch
+from model.objectives import LossSum, Objective, Outputs
 
 ALIGNED = 0.5  # the cosine from which two states count as pointing the same way
 
@@ -27,4 +28,4 @@ def count(batch: Batch) -> int:
     return int(batch["attention_mask"].sum())
 
 
-OBJECTIVE = Objective(name="cosine", score=score, count=count, everywhere=True)
+OBJECTIVE = Objective(name="cosine", score=score, count=count, everywhere=True, taught=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import log_softmax
 
-from model.objectives import IGNORE, Batch, LossSum, Objective, Outputs
+from model.layers.batch import IGNORE, Batch
+from model.objectives import LossSum, Objective, Outputs
 
 
 def score(outputs: Outputs, batch: Batch) -> LossSum:
@@ -31,4 +32,4 @@ def count(batch: Batch) -> int:
     return int((batch["masked_labels"] != IGNORE).sum())
 
 
-OBJECTIVE = Objective(name="distillation", score=score, count=count)
+OBJECTIVE = Objective(name="distillation", score=score, count=count, head="masked_lm", taught=True)

@@ -6,10 +6,11 @@ import math
 
 from torch import Tensor
 
+from model.layers.batch import IGNORE, Batch
 from model.layers.cross_entropy import summed_cross_entropy
 from model.layers.layout import begins
 from model.layers.unmask import unmask
-from model.objectives import IGNORE, Batch, LossSum, Objective, Outputs
+from model.objectives import LossSum, Objective, Outputs
 
 
 def score(outputs: Outputs, batch: Batch) -> LossSum:
@@ -37,4 +38,4 @@ def _targets(batch: Batch) -> Tensor:
     return real[:, 1:]
 
 
-OBJECTIVE = Objective(name="lm", score=score, count=count, chance=math.log)
+OBJECTIVE = Objective(name="lm", score=score, count=count, chance=math.log, head="lm")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from model.layers.batch import IGNORE, Batch
 from model.layers.cross_entropy import summed_cross_entropy
-from model.objectives import IGNORE, Batch, Detail, LossSum, Objective, Outputs
+from model.objectives import Detail, LossSum, Objective, Outputs
 
 
 def masked_objective(
-    name: str, logits_name: str, details: Callable[[Outputs, Batch], dict[str, Detail]] | None = None
+    name: str, head: str, logits_name: str, details: Callable[[Outputs, Batch], dict[str, Detail]] | None = None
 ) -> Objective:
-    """Cross-entropy at the masked positions, in fp32 whatever the logits' dtype.
+    """Cross-entropy at the masked positions of what the head `head` says, in fp32 whatever the logits' dtype.
 
     It reads the logits [M, V] that the outputs hold under `logits_name`, and of the batch `masked_labels`, int64 [M], of which
     entries of -100 (filler for a fixed M) take no part.
@@ -26,4 +27,4 @@ def masked_objective(
     def count(batch: Batch) -> int:
         return int((batch["masked_labels"] != IGNORE).sum())
 
-    return Objective(name=name, score=score, count=count, details=details, chance=math.log)
+    return Objective(name=name, score=score, count=count, details=details, chance=math.log, head=head)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from model.objectives import IGNORE, Batch, Detail, Outputs
+from model.layers.batch import IGNORE, Batch
+from model.objectives import Detail, Outputs
 from model.objectives.masked import masked_objective
 
 TOP = 5
@@ -29,4 +30,4 @@ def details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
     return found
 
 
-OBJECTIVE = masked_objective("mlm", "mlm_logits", details)
+OBJECTIVE = masked_objective("mlm", "masked_lm", "mlm_logits", details)

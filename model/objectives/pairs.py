@@ -6,11 +6,12 @@ import math
 
 from torch.nn.functional import cross_entropy
 
-from model.objectives import IGNORE, Batch, LossSum, Objective, Outputs
+from model.layers.batch import IGNORE, Batch
+from model.objectives import LossSum, Objective, Outputs
 
 
-def pair_objective(name: str) -> Objective:
-    """Cross-entropy of the pair label, in fp32 whatever the logits' dtype.
+def pair_objective(name: str, recipe: str) -> Objective:
+    """Cross-entropy of the label of pairs that the dataset recipe `recipe` makes, in fp32 whatever the logits' dtype.
 
     It reads `pair_logits`, float [B, 2], of the outputs, and of the batch `pair_labels`, int64 [B], where -100 marks a row
     without a pair, which takes no part.
@@ -25,4 +26,6 @@ def pair_objective(name: str) -> Objective:
     def count(batch: Batch) -> int:
         return int((batch["pair_labels"] != IGNORE).sum())
 
-    return Objective(name=name, score=score, count=count, chance=lambda vocabulary: math.log(2))
+    return Objective(
+        name=name, score=score, count=count, chance=lambda vocabulary: math.log(2), head="pair", pair_recipe=recipe
+    )

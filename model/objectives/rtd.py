@@ -6,7 +6,8 @@ import math
 
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from model.objectives import Batch, Detail, LossSum, Objective, Outputs
+from model.layers.batch import Batch
+from model.objectives import Detail, LossSum, Objective, Outputs
 
 
 def score(outputs: Outputs, batch: Batch) -> LossSum:
@@ -38,4 +39,6 @@ def details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
     }
 
 
-OBJECTIVE = Objective(name="rtd", score=score, count=count, details=details, chance=lambda vocabulary: math.log(2))
+OBJECTIVE = Objective(
+    name="rtd", score=score, count=count, details=details, chance=lambda vocabulary: math.log(2), head="discriminator"
+)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from model.objectives.masked import masked_objective
 
-OBJECTIVE = masked_objective("sbo", "sbo_logits")
+OBJECTIVE = masked_objective("sbo", "span_boundary", "sbo_logits")

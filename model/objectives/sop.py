@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from model.objectives.pairs import pair_objective
 
-OBJECTIVE = pair_objective("sop")
+OBJECTIVE = pair_objective("sop", recipe="albert")

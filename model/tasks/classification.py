@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from model.families.config import ModelConfig
-from model.families.table import Backbone
+from model.families.models import Backbone
 from model.tasks import metrics
 from model.tasks.encode import TextSamples, encode
 from model.tasks.heads import SequenceClassifier

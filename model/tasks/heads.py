@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from model.families.config import ModelConfig
-from model.families.table import is_backbone, new_backbone, restore_backbone
+from model.families.models import is_backbone, new_backbone, restore_backbone
 from model.layers.heads import initialize
 from model.tasks.task import Meaning, Task
 from pipeline.core import random_keys

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from model.families.config import ModelConfig
-from model.families.table import Backbone
+from model.families.models import Backbone
 from pipeline.core.errors import UsageError
 from pipeline.tokenizer.tokenizer import Tokenizer
 

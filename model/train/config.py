@@ -9,7 +9,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from model.families.config import ModelConfig
 from model.families.presets import model_config
 from model.train.schedules import SCHEDULES
-from pipeline.core.config import StageConfig
+from pipeline.core.config import StageConfig, Watching
 from pipeline.core.errors import did_you_mean
 
 VERSION = 2
@@ -17,7 +17,6 @@ OPTIMIZERS = ("adamw",)  # the rows of model.train.optimizers.OPTIMIZERS, named 
 
 BASE_LEARNING_RATE, BASE_HIDDEN_SIZE = 1e-4, 768  # BERT-base: Devlin et al., 2019, appendix A.2
 LONGEST_WARMUP, WARMUP_SHARE = 10_000, 10  # 10,000 steps there; at most a tenth of a shorter run
-_NOT_IDENTITY = {"evaluate_every", "log_every", "max_skipped"}  # what is looked at on the way changes no weight
 
 
 class PretrainConfig(StageConfig):
@@ -62,10 +61,10 @@ class PretrainConfig(StageConfig):
     dynamic: bool = False
     length_group: int | None = Field(default=None, ge=1)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    evaluate_every: int | None = Field(default=None, ge=1)
+    evaluate_every: Watching[int | None] = Field(default=None, ge=1)
     heldout_rows: int = Field(default=2048, ge=0)
-    log_every: int | None = Field(default=None, ge=1)
-    max_skipped: int = Field(default=10, ge=1)
+    log_every: Watching[int | None] = Field(default=None, ge=1)
+    max_skipped: Watching[int] = Field(default=10, ge=1)
 
     @field_validator("model", mode="before")
     @classmethod
@@ -98,9 +97,6 @@ class PretrainConfig(StageConfig):
         if self.warmup_steps is not None and self.warmup_steps > self.steps:
             raise ValueError(f"warmup_steps ({self.warmup_steps}) is more than steps ({self.steps}); warm up for fewer steps")
         return self
-
-    def identity(self) -> dict[str, Any]:
-        return {name: value for name, value in super().identity().items() if name not in _NOT_IDENTITY}
 
     @property
     def peak_learning_rate(self) -> float:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from model.train.config import VERSION, PretrainConfig
+from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Outcome, Stage
 
 
@@ -13,6 +17,23 @@ def run(config: PretrainConfig, build: Build) -> Outcome:
     return loop.run(config, build)
 
 
+def headline(summary: Mapping[str, Any]) -> str:
+    """What it learned, and how fast."""
+    return f"{_learned(summary)}; {si(summary['tokens_per_second'])} tokens/s"
+
+
+def _learned(summary: Mapping[str, Any]) -> str:
+    """The held-out loss beside that of a model which knows only how often each piece occurs."""
+    loss, entropy = summary.get("heldout_loss"), summary.get("unigram_entropy")
+    name = summary.get("objectives", ["mlm"])[0].upper()
+    if loss is None:
+        return f"loss {summary['loss']:.3f}, nothing held out"
+    if entropy is None:
+        return f"held-out {name} {loss:.3f} nats"
+    side = "below" if loss <= entropy else "above"
+    return f"held-out {name} {loss:.3f} nats, {abs(entropy - loss):.2f} {side} the unigram entropy {entropy:.3f}"
+
+
 STAGE = Stage(
     name="pretrain",
     version=VERSION,
@@ -21,4 +42,8 @@ STAGE = Stage(
     inputs=("dataset",),
     optional_inputs=("checkpoint", "teacher"),
     volatile=("metrics.jsonl", "skipped.jsonl"),
+    worker="model",
+    parallel=True,
+    outputs=("checkpoint",),
+    headline=headline,
 )

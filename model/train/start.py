@@ -9,34 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from model import checkpoint
 from model.checkpoint import Loaded
-from model.families import table as families
 from model.families.config import ModelConfig, for_dataset
+from model.families.models import new_model
 from model.families.presets import model_config
 from model.families.pretraining import PretrainingModel
+from model.train.teacher import Teacher
+from model.train.vocabulary import WORD, grown
 from pipeline import tokenizer
 from pipeline.core.errors import UsageError
 from pipeline.dataset.schema import DatasetInfo
-from pipeline.tokenizer.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from model.train.teacher import Teacher
 
 DEFAULT_MODEL = "bert-base"
-WORD = "encoder.embeddings.word.weight"
-PER_PIECE = (
-    WORD,
-    "masked_lm.bias",
-    "span_boundary.bias",
-    "lm.bias",
-    "generator.masked_lm.bias",
-)  # parameters with a row a piece of the vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +64,7 @@ def start(
     loaded = checkpoint.load(path)
     if wanted is not None:
         _check_same_shape(wanted, loaded, path)
-    state = _fitted(loaded, tokenizer.load(pieces), path)
+    state = grown(loaded, tokenizer.load(pieces), path)
     model = loaded.model.model_copy(update={"vocab_size": len(state[WORD])})
     return Start(model=for_dataset(model, info), state=state)
 
@@ -87,7 +75,7 @@ def build(begin: Start) -> tuple[PretrainingModel, list[str]]:
     Raises:
         UsageError: the encoder's weights are not those of the config.
     """
-    network = families.build(begin.model)
+    network = new_model(begin.model)
     if begin.state is None:
         network.load_state_dict(begin.taken, strict=False)
         return network, []
@@ -116,49 +104,3 @@ def _check_same_shape(wanted: ModelConfig, loaded: Loaded, path: str) -> None:
                 f"{name} ({ours.get(name)}) is not that of the checkpoint {path} ({theirs.get(name)}); leave model out to take the"
                 " checkpoint's"
             )
-
-
-def check_vocabulary(known: Tokenizer, wanted: Tokenizer, path: str, remedy: str) -> list[str]:
-    """The pieces of `wanted`, the dataset's tokenizer, which must begin with those of `known`, the one of the model at `path`.
-
-    Raises:
-        UsageError: an id means another piece.
-    """
-    old, new = _pieces(known), _pieces(wanted)
-    different = next((place for place, piece in enumerate(old) if place >= len(new) or new[place] != piece), None)
-    if different is not None:
-        theirs = repr(new[different]) if different < len(new) else "nothing"
-        raise UsageError(
-            f"the dataset's tokenizer does not fit the embedding of {path}: id {different} is {old[different]!r} there and"
-            f" {theirs} in the dataset; {remedy}"
-        )
-    return new
-
-
-def _fitted(loaded: Loaded, wanted: Tokenizer, path: str) -> dict[str, Tensor]:
-    """The checkpoint's weights, grown to the dataset's vocabulary."""
-    known = tokenizer.load(loaded.tokenizer)
-    remedy = f"make the dataset with --tokenizer {loaded.tokenizer}, or with an extension of it"
-    new = check_vocabulary(known, wanted, path, remedy)
-    state = dict(loaded.state)
-    rows = len(state[WORD])  # may be more than there are pieces: some vocabularies are padded
-    added = new[rows:]
-    if not added:
-        return state
-    parts = [known.backend.encode(_plain(piece), add_special_tokens=False).ids for piece in added]
-    for name in PER_PIECE:
-        if name in state:
-            grown = torch.stack([state[name][ids].mean(dim=0) if ids else state[name].mean(dim=0) for ids in parts])
-            state[name] = torch.cat([state[name], grown])
-    return state
-
-
-def _pieces(found: Tokenizer) -> list[str]:
-    names: list[str] = [""] * found.vocab_size
-    for piece, number in found.backend.get_vocab(with_added_tokens=True).items():
-        names[number] = piece
-    return names
-
-
-def _plain(piece: str) -> str:
-    return piece.removeprefix("##").replace("Ġ", " ").replace("▁", " ").strip()

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from model import checkpoint
 from model.families.config import ModelConfig
-from model.families.distilbert import model as distilbert
-from model.families.distilbert.config import DistilBertConfig
-from model.families.table import restore
+from model.families.models import first_weights, restore
+from model.families.table import FAMILIES, config_class
 from model.hub.read import read_directory
-from model.train.start import check_vocabulary
+from model.train.vocabulary import check_vocabulary
 from pipeline import tokenizer
 from pipeline.core import storage
 from pipeline.core.errors import UsageError
@@ -33,11 +32,11 @@ class Teacher:
         student: the config of what learns from it.
     """
 
-    def __init__(self, model: ModelConfig, state: Mapping[str, Tensor], student: DistilBertConfig) -> None:
+    def __init__(self, model: ModelConfig, state: Mapping[str, Tensor], student: ModelConfig) -> None:
         self.model = model
         self.state = state
         self.network: nn.Module = restore(model, state).requires_grad_(False)
-        self.temperature = torch.tensor(student.temperature)
+        self.temperature = torch.tensor(student.teacher_temperature())
 
     @property
     def parameters(self) -> int:
@@ -45,7 +44,7 @@ class Teacher:
 
     def first_weights(self, student: ModelConfig) -> dict[str, Tensor]:
         """What a student of these sizes takes over."""
-        return distilbert.from_teacher(student, self.model, self.state)
+        return first_weights(student, self.model, self.state)
 
     @torch.no_grad()
     def __call__(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -74,9 +73,10 @@ def load_teacher(path: str, student: ModelConfig | None, info: DatasetInfo, piec
         UsageError: the student's family does not learn from a teacher, or the teacher cannot read the dataset.
         DataError: there is no usable model at `path`.
     """
-    if not isinstance(student, DistilBertConfig):
+    if student is None or not student.learns_from_teacher:
         family = "bert" if student is None else student.family
-        raise UsageError(f"teacher ({path}) is for models of the family distilbert, this one is {family}; use distilbert-base")
+        students = ", ".join(name for name in FAMILIES if config_class(name).learns_from_teacher)
+        raise UsageError(f"teacher ({path}) is for models of the family {students}, this one is {family}; use {students}-base")
     if storage.exists(storage.join(path, checkpoint.CONFIG)) and not checkpoint.is_checkpoint(path):
         found = read_directory(path)
         model, state, heads, words = found.model, found.state, found.heads, path

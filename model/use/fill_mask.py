@@ -14,10 +14,13 @@ VERSION = 1
 
 
 class FillMaskConfig(StageConfig):
-    """Texts with at least one mask token each (`[MASK]`, or as the tokenizer calls it), and how many answers to give."""
+    """What is asked of the model."""
 
     texts: tuple[str, ...] = Field(min_length=1)
+    """Texts with at least one mask each, written [MASK] or as the tokenizer calls it."""
+
     top_k: int = Field(default=5, ge=1)
+    """How many answers to give for each mask."""
 
 
 def run(config: FillMaskConfig, build: Build) -> Outcome:
@@ -27,4 +30,4 @@ def run(config: FillMaskConfig, build: Build) -> Outcome:
     return Outcome(summary={"predictions": fill(build.inputs["checkpoint"], config.texts, config.top_k)})
 
 
-STAGE = Stage(name="fill-mask", version=VERSION, config=FillMaskConfig, run=run, inputs=("checkpoint",))
+STAGE = Stage(name="fill-mask", version=VERSION, config=FillMaskConfig, run=run, inputs=("checkpoint",), worker="model")

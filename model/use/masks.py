@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from model.checkpoint import load
-from model.families.table import restore
+from model.families.models import restore
 from pipeline import tokenizer
 from pipeline.core.errors import UsageError
 from pipeline.tokenizer.tokenizer import Tokenizer

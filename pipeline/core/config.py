@@ -1,15 +1,36 @@
-"""The base of every stage's config, and how plain values become one."""
+"""The base of every stage's config: what of it names the result, which of its fields name files, and how plain values become one."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import to_jsonable_python
 
 from pipeline.core import fingerprints
+from pipeline.core.annotations import field_types, has_mark, is_marked, map_marked
+from pipeline.core.artifact import canonical_json
 from pipeline.core.errors import UsageError, did_you_mean
-from pipeline.core.lock import LOCK as LOCK
+
+
+class InputPathMark:
+    """Marks a string that names a file or a directory to read."""
+
+
+class WatchingMark:
+    """Marks a field that says only how training or building is looked at: what is logged and when."""
+
+
+class TagMark:
+    """Marks the field that tells classes of nested configs apart."""
+
+
+T = TypeVar("T")
+InputPath = Annotated[str, InputPathMark()]
+Watching = Annotated[T, WatchingMark()]
+Tag = Annotated[T, TagMark()]
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
@@ -17,24 +38,88 @@ ConfigT = TypeVar("ConfigT", bound=BaseModel)
 class StageConfig(BaseModel):
     """Base of every stage's config: unknown keys are refused, values never change after validation.
 
-    A field that names a path is no part of the result: subclasses list such fields in `path_fields`, and the
-    fingerprint takes the content behind them instead.
+    The string literal below a field describes it; it is also the help of the command line's option. Three marks in a field's type say
+    how it counts in the fingerprint:
+
+        data: InputPath | None = None            a path: what it leads to counts, not the path itself
+        log_every: Watching[int | None] = None   changes nothing in the result: never counts
+        family: Tag[str] = "bert"                of a nested config with subclasses: counts even at its default
+
+    Every other field counts where it differs from its default. So a new field changes no fingerprint as long as nobody uses it, and
+    whoever changes a default, or what a value means, raises the stage's `version`; tests/defaults.json notices where that is forgotten.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     @classmethod
     def path_fields(cls) -> tuple[str, ...]:
-        return ()
+        """The fields that name files, anywhere in them."""
+        return tuple(name for name, annotation in field_types(cls).items() if has_mark(annotation, InputPathMark))
+
+    @classmethod
+    def watching_fields(cls) -> tuple[str, ...]:
+        """The fields that say only how the work is looked at."""
+        return tuple(name for name in cls.model_fields if is_marked(cls, name, WatchingMark))
 
     def identity(self) -> dict[str, Any]:
-        """What of the config takes part in the fingerprint."""
-        return self.model_dump(mode="json", exclude=set(self.path_fields()))
+        """What of the config takes part in the fingerprint: fields that differ from their defaults, without paths and what is for watching."""
+        return _identity(self, without=self.path_fields())
 
     def external_fingerprints(self) -> dict[str, str]:
-        """The fingerprints of the inputs that the config names by path, by field."""
-        named = ((name, getattr(self, name)) for name in self.path_fields())
-        return {name: fingerprints.input_fingerprint(path) for name, path in named if path is not None}
+        """The fingerprints of the inputs that the config names by path, by field.
+
+        A field that holds more than one path, such as `tuple[InputPath, ...]` or a nested config, counts with all it holds and its order.
+        """
+        annotations = field_types(type(self))
+        found = {}
+        for name in self.path_fields():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, str):
+                found[name] = fingerprints.input_fingerprint(value)
+                continue
+            content = map_marked(annotations[name], _plain(value), InputPathMark, fingerprints.input_fingerprint)
+            found[name] = fingerprints.combine([("", canonical_json(content))])
+        return found
+
+
+def _identity(config: BaseModel, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The fields that differ from their defaults, and tags; nested configs likewise, each compared with the defaults of its own class."""
+    model = type(config)
+    found = {}
+    for name, annotation in field_types(model).items():
+        if name in without or is_marked(model, name, WatchingMark):
+            continue
+        value = getattr(config, name)
+        differs = value != model.model_fields[name].get_default(call_default_factory=True)
+        if differs or is_marked(model, name, TagMark) or (value is not None and has_mark(annotation, InputPathMark)):
+            found[name] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON has it; configs inside as their identity."""
+    if isinstance(value, BaseModel):
+        return _identity(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return to_jsonable_python(value)
+
+
+def resolve_paths(model: type[BaseModel], values: Mapping[str, Any], base: str) -> dict[str, Any]:
+    """`values`, not validated yet, with the paths in fields of type `InputPath` made absolute: relative ones begin at `base`.
+
+    URLs stay as they are, and so do values of another type than the field's: validation will tell of them. A nested config whose
+    strings are not always paths says so by a class method `names_files(values) -> bool`.
+    """
+
+    def absolute(path: str) -> str:
+        return path if "://" in path or os.path.isabs(path) else os.path.join(base, path)
+
+    return dict(map_marked(model, values, InputPathMark, absolute))
 
 
 def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) -> ConfigT:

@@ -41,10 +41,10 @@ class Stopped(ClozeError):
 BY_EXIT_CODE: dict[int, type[ClozeError]] = {error.exit_code: error for error in (UsageError, DataError, Stopped)}
 
 
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """The tail of an error message: the nearest choice, else all of them."""
+def did_you_mean(word: str, choices: Iterable[str], otherwise: str | None = None) -> str:
+    """The tail of an error message: the nearest choice, else `otherwise`, by default a list of all choices."""
     options = sorted(choices)
     near = difflib.get_close_matches(word, options, n=1)
     if near:
         return f"did you mean {near[0]!r}?"
-    return "choose from " + ", ".join(options)
+    return otherwise or "choose from " + ", ".join(options)

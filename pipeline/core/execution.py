@@ -2,32 +2,77 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Literal
 
-from pipeline.core.lock import LOCK as LOCK
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Execution(BaseModel):
-    """How stages are run. None of it may change a result, so none of it takes part in a fingerprint."""
+    """How stages are run. None of it may change a result, so none of it takes part in a fingerprint.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    The string literal below a field describes it; it is also the help of the command line's option.
+    """
 
-    workers: int = 1  # Beam worker processes
-    runner: str = "local"  # local | flink | another Beam runner's name
-    flink_master: str | None = None  # HOST:PORT of a Flink cluster; None: an embedded one
-    worker_pool: str = "localhost:50000"  # where the cluster's task managers find a worker pool, as each of them sees it
-    beam_options: tuple[str, ...] = ()  # passed to Beam as they are, such as --region=europe-west4
-    processes: int = 1  # training processes on this machine
-    nodes: int = 1  # machines that train together
-    node_rank: int = 0
-    master: str = "127.0.0.1:0"  # HOST:PORT of the first machine; port 0 lets the system choose on one machine
-    zero: int = 1  # DeepSpeed ZeRO stage, 0 to 3
-    micro_batch: int | None = None  # sequences a process takes at once; None: chosen from the global batch
-    threads: int | None = None  # intra-op threads of a process; None: the cores divided by the processes
-    device: str = "auto"  # auto | cpu | cuda
-    checkpoint_every: int = 0  # steps between checkpoints; 0: only at the end
-    keep_checkpoints: int = 2
-    # Seconds to save a checkpoint in after SIGTERM, before SIGKILL. Kubernetes and Prefect allow 30 by default: give them more, too,
-    # where a checkpoint is large (BERT-large with Adam's state: four gigabytes) or the disk slow.
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    workers: int = Field(default=1, ge=1)
+    """Beam workers that share the work of a data stage."""
+
+    runner: str = Field(default="local", min_length=1)
+    """Who runs Beam pipelines: local, flink, or another Beam runner's name, such as SparkRunner (docs/engines.md)."""
+
+    flink_master: str | None = None
+    """HOST:PORT of a Flink cluster's REST interface; without it Flink is embedded."""
+
+    worker_pool: str = "localhost:50000"
+    """HOST:PORT where each task manager of a Flink cluster finds its worker pool, as it sees it."""
+
+    beam_options: tuple[str, ...] = ()
+    """Options passed to Beam as they are, such as --region=europe-west4."""
+
+    processes: int = Field(default=1, ge=1)
+    """Training processes on this machine."""
+
+    nodes: int = Field(default=1, ge=1)
+    """Machines that train together."""
+
+    node_rank: int = Field(default=0, ge=0)
+    """The number of this machine among them, from 0."""
+
+    master: str = "127.0.0.1:0"
+    """HOST:PORT of the first machine; on one machine port 0 lets the system choose."""
+
+    zero: int = Field(default=1, ge=0, le=3)
+    """DeepSpeed's ZeRO stage."""
+
+    micro_batch: int | None = Field(default=None, ge=1)
+    """Sequences that a process takes at once; without it, chosen from the global batch and the memory."""
+
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of a training process inside an operation; without it, the cores divided by the processes."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """What training computes on; auto takes a GPU where there is one."""
+
+    checkpoint_every: int = Field(default=0, ge=0)
+    """Steps between checkpoints; 0 goes by checkpoint_minutes instead."""
+
+    checkpoint_minutes: float = Field(default=10.0, gt=0)
+    """Minutes between checkpoints, where checkpoint_every is 0; the last step is always saved."""
+
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """The newest checkpoints that are kept."""
+
+    # Kubernetes and Prefect allow 30 seconds by default: give them more, too, where a checkpoint is large (BERT-large with Adam's
+    # state: four gigabytes) or the disk slow.
     grace_seconds: float = Field(default=25.0, ge=0)
-    compile: bool | None = None  # torch.compile the training step; None: where it pays
+    """Seconds that a stopped training may take to save its checkpoint, before it is killed."""
+
+    compile: bool | None = None
+    """Whether torch.compile compiles the training step; without it, where it pays."""
+
+    @model_validator(mode="after")
+    def _rank_is_a_node(self) -> Execution:
+        if self.node_rank >= self.nodes:
+            raise ValueError(f"node_rank ({self.node_rank}) must be less than nodes ({self.nodes}); ranks count from 0")
+        return self

@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
 from pipeline.core import storage
 from pipeline.core.errors import ClozeError, UsageError
@@ -29,6 +29,7 @@ LOCK = "_lock"
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 5.0
 POLL_SECONDS = 0.5
+PATIENCE_SECONDS = 0.2  # with one who lets go just now, or only looks whether the lock is held
 
 
 @contextlib.contextmanager
@@ -49,22 +50,63 @@ def _local(out: str) -> Iterator[Callable[[], None]]:
     _, inner = storage.filesystem(out)
     os.makedirs(inner, exist_ok=True)
     name = os.path.join(inner, LOCK)
-    with open(name, "a+", encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            handle.seek(0)
-            raise _refused(out, handle.read().strip()) from error
-        except OSError as error:  # a network disk without locks
-            raise ClozeError(
-                f"{out} lies on a file system that cannot lock files ({error.strerror}); use another, or mount it with locks"
-            ) from error
+    handle = _open_locked(out, name)
+    try:
         handle.truncate(0)
         handle.write(_myself())
         handle.flush()
         yield lambda: None
+    finally:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            os.unlink(name)  # while it is locked; see `_open_locked`
+        handle.close()
+
+
+def _open_locked(out: str, name: str) -> IO[str]:
+    """The lock file, locked by this process.
+
+    Its holder unlinks it before letting go, so that a finished artifact holds no lock file. Whoever had opened it before that then
+    gets the lock of a file without a name, which guards nothing; such a one opens the name anew.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        handle = open(name, "a+", encoding="utf-8")  # noqa: SIM115
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_file(handle, name):
+                return handle
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                handle.seek(0)
+                with handle:
+                    raise _refused(out, handle.read().strip()) from error
+            time.sleep(PATIENCE_SECONDS / 10)
+        except OSError as error:  # a network disk without locks
+            handle.close()
+            raise ClozeError(
+                f"{out} lies on a file system that cannot lock files ({error.strerror}); use another, or mount it with locks"
+            ) from error
+        handle.close()
+
+
+def _is_file(handle: IO[str], name: str) -> bool:
+    """Whether the open file is the one that has that name now."""
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), os.stat(name))
+    except FileNotFoundError:
+        return False
+
+
+def is_held(out: str) -> bool:
+    """Whether a process of this machine builds in the local directory `out` just now."""
+    try:
+        with open(os.path.join(storage.filesystem(out)[1], LOCK), encoding="utf-8") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 @contextlib.contextmanager

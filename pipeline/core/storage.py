@@ -8,7 +8,6 @@ writing artifacts.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import hashlib
 import os
@@ -25,7 +24,6 @@ from pipeline.core.errors import ClozeError, DataError, UsageError
 
 CHUNK_BYTES = 1 << 20
 TEMPORARY = "_tmp-"  # opens the name of a file that is being written
-FULL_OR_CLOSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 _CLIENTS = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google")  # whose errors are no OSErrors
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -50,7 +48,7 @@ def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
     return fs, inner
 
 
-def _told(function: Function) -> Function:
+def _as_sentences(function: Function) -> Function:
     """Turn what a store's client raises (no endpoint, no credentials, …) into one sentence that names the path."""
 
     @functools.wraps(function)
@@ -93,13 +91,13 @@ def join(base: str, *parts: str) -> str:
     return posixpath.join(str(base), *parts)
 
 
-@_told
+@_as_sentences
 def exists(path: str) -> bool:
     fs, inner = filesystem(path)
     return bool(fs.exists(inner))
 
 
-@_told
+@_as_sentences
 def is_dir(path: str) -> bool:
     fs, inner = filesystem(path)
     return bool(fs.isdir(inner))
@@ -112,7 +110,7 @@ def make_dirs(path: str) -> None:
         fs.makedirs(inner, exist_ok=True)
 
 
-@_told
+@_as_sentences
 def remove(path: str) -> None:
     """Remove a file or a whole tree; nothing happens where there is none."""
     fs, inner = filesystem(path)
@@ -120,7 +118,14 @@ def remove(path: str) -> None:
         fs.rm(inner, recursive=True)
 
 
-@_told
+def remove_torn_files(directory: str) -> None:
+    """Remove what writers that were killed have left below `directory` under temporary names."""
+    for name in list_files(directory):
+        if posixpath.basename(name).startswith(TEMPORARY):
+            remove(join(directory, name))
+
+
+@_as_sentences
 def list_files(directory: str) -> list[str]:
     """Every file below `directory`, as sorted paths relative to it, with `/` between the parts."""
     fs, inner = filesystem(directory)
@@ -153,7 +158,7 @@ def glob(pattern: str) -> tuple[str, list[str]]:
     return base, sorted(path[len(prefix) :].strip("/") for path in found)
 
 
-@_told
+@_as_sentences
 def open_input(path: str) -> IO[bytes]:
     """Open a file for reading bytes; a missing one is a `DataError` that names it."""
     fs, inner = filesystem(path)
@@ -222,7 +227,7 @@ def write_bytes(path: str, data: bytes) -> None:
         handle.write(data)
 
 
-@_told
+@_as_sentences
 def create(path: str, data: bytes) -> bool:
     """Write a file only if there is none; false if there is one. Of several who try at once, one succeeds."""
     fs, inner = filesystem(path)
@@ -235,7 +240,7 @@ def create(path: str, data: bytes) -> bool:
     return True
 
 
-@_told
+@_as_sentences
 def sha256(path: str) -> tuple[str, int]:
     """The file's sha256 in hexadecimal, and its size in bytes."""
     digest, size = hashlib.sha256(), 0

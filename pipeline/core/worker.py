@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import storage, system_errors
-from pipeline.core.errors import ClozeError
+from pipeline.core.errors import ClozeError, UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.fingerprints import cache_directory
 from pipeline.core.processes import die_with_parent
@@ -37,9 +37,10 @@ LOGS = "_logs"  # in the artifact's directory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One stage to run: what `Stage.run` needs, as JSON."""
+    """One stage to run: where it is (`module:STAGE`), and what its `run` needs, as JSON."""
 
     stage: str
+    reference: str
     config: dict[str, Any]
     path: str
     inputs: dict[str, str]
@@ -80,9 +81,18 @@ def local_directory(path: str) -> Path:
     return cache_directory() / "remote" / path.replace("://", "/").strip("/")
 
 
-def run(job: Job, stages: Mapping[str, str], events: Events) -> tuple[Outcome, Counter[str]]:
-    """Run the job's stage in this process. `stages` maps names to `module:STAGE`."""
-    stage: Stage = load(stages[job.stage])
+def run(job: Job, package: str, events: Events) -> tuple[Outcome, Counter[str]]:
+    """Run the job's stage in this process.
+
+    Args:
+        package: this worker's; a stage of another package is refused, so that no job file makes a worker import what it must not.
+
+    Raises:
+        UsageError: the stage lies in another package.
+    """
+    if not job.reference.startswith(f"{package}."):
+        raise UsageError(f"stage ({job.reference}) lies outside the package {package}; run it by the worker of its own package")
+    stage: Stage = load(job.reference)
     build = Build(
         path=job.path,
         inputs=job.inputs,
@@ -95,12 +105,12 @@ def run(job: Job, stages: Mapping[str, str], events: Events) -> tuple[Outcome, C
         return stage.run(stage.config.model_validate(job.config), build), build.counters
 
 
-def main(stages: Mapping[str, str]) -> int:
-    """The whole of a worker's `__main__`: run the job file in `sys.argv[1]`, tell how it ended, return the exit code."""
+def main(package: str) -> int:
+    """The whole of a `__main__` of `package`'s worker: run the job file in `sys.argv[1]`, tell how it ended, return the exit code."""
     die_with_parent()
     events = Events()
     try:
-        outcome, counters = run(Job.read(sys.argv[1]), stages, events)
+        outcome, counters = run(Job.read(sys.argv[1]), package, events)
     except ClozeError as error:
         traceback.print_exc()
         events.send({"error": str(error), "exit_code": error.exit_code})

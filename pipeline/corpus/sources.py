@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from pipeline.core import fingerprints
+from pipeline.core.config import InputPath
 from pipeline.core.errors import did_you_mean
 from pipeline.corpus.readers import READERS, find_reader
 from pipeline.corpus.readers.base import Split
@@ -34,8 +36,13 @@ class Source(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str
-    path: str = Field(min_length=1)
+    path: InputPath = Field(min_length=1)
     fields: dict[str, str] = Field(default_factory=dict)
+
+    @classmethod
+    def names_files(cls, values: Mapping[str, Any]) -> bool:
+        """Whether `path` is one: of `docstrings` it is a list of packages (see `pipeline.core.config.resolve_paths`)."""
+        return values.get("kind") != "docstrings"
 
     @field_validator("kind")
     @classmethod

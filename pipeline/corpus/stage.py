@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
 from pipeline.core import fingerprints, storage
+from pipeline.core.config import InputPath
 from pipeline.core.errors import DataError
+from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Outcome, Stage
 from pipeline.corpus.readers.base import MAXIMUM_DOCUMENT_BYTES, Settings
 from pipeline.corpus.sources import Part, Source, expand, source_fingerprints
@@ -71,7 +74,7 @@ class CorpusConfig(TextConfig):
     dedup_rows: int = Field(default=8, ge=1, le=100)
     dedup_ngram: int = Field(default=5, ge=1, le=100)
     dedup_similarity: float = Field(default=0.6, ge=0, le=1)
-    decontaminate: tuple[str, ...] = ()
+    decontaminate: tuple[InputPath, ...] = ()
     decontaminate_words: int = Field(default=13, ge=1, le=100)
     decontaminate_minimum_words: int = Field(default=8, ge=1, le=100)
     decontaminate_unit: Literal["document", "paragraph"] = "document"
@@ -85,10 +88,6 @@ class CorpusConfig(TextConfig):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
-
-    @classmethod
-    def path_fields(cls) -> tuple[str, ...]:
-        return ("sources", "decontaminate")
 
     def external_fingerprints(self) -> dict[str, str]:
         """`source/KIND` and `decontaminate`: one hash over names and bytes of all files, whatever their order and place."""
@@ -307,5 +306,18 @@ def _write_rejected(build: Build, results: list[dict[str, Any]]) -> None:
         storage.write_bytes(build.file(REJECTED), text.encode("utf-8", "surrogatepass"))
 
 
-# The card says how the corpus came to be; the content hash is of the text alone.
-STAGE = Stage(name="corpus", version=VERSION, config=CorpusConfig, run=run, volatile=(CARD_PAGE, CARD))
+def headline(summary: Mapping[str, Any]) -> str:
+    """Documents, bytes of text, and how many documents were dropped."""
+    dropped = sum(summary.get("dropped", {}).values())
+    return f"{summary['documents']:,} documents, {si(summary['bytes'])}B, {dropped:,} dropped"
+
+
+STAGE = Stage(
+    name="corpus",
+    version=VERSION,
+    config=CorpusConfig,
+    run=run,
+    volatile=(CARD_PAGE, CARD),  # the card says how the corpus came to be; the content hash is of the text alone
+    worker="pipeline",
+    headline=headline,
+)

@@ -14,7 +14,7 @@ from pipeline.core.artifact import Manifest
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.shards import TRAIN
 from pipeline.dataset import schema
-from pipeline.dataset.seen_documents import DOCUMENTS
+from pipeline.dataset.document_keys import DOCUMENTS
 
 ADDED = ("rows", "heldout_rows", "tokens", "row_tokens", "shards", "documents", "masked")  # figures that add up
 

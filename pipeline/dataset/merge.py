@@ -1,4 +1,4 @@
-"""Stage "dataset", second step: the rows of one slice of the ranks, out of all parts, in order.
+"""Stage "dataset", second step: the rows of one range of the ranks, out of all parts, in order.
 
 Every part is mapped once a process, and a bucket's rows in it are one range, found by bisection: the work is linear in the
 rows, and memory holds one bucket. What was read is given back to the system, so that a worker never seems to grow.
@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipeline.core.arrow import file_buffer, local_copy, named_damage, release
 from pipeline.core.ragged import I64
 from pipeline.core.random_keys import U64
-from pipeline.dataset.ranks import Slice, bucket_borders, bucket_starts
+from pipeline.dataset.ranks import RankRange, bucket_borders, bucket_starts
 from pipeline.dataset.row_parts import from_part, part_path
 from pipeline.dataset.rows import RowBlock
 
@@ -79,18 +79,28 @@ def count_buckets(parts: tuple[Part, ...], borders: tuple[int, ...], buckets: in
     return counts
 
 
+def count_pieces(parts: tuple[Part, ...], vocab_size: int) -> I64:
+    """How often each piece stands in the rows of all parts: int64 [V]."""
+    counts = np.zeros(vocab_size, np.int64)
+    for part in parts:
+        if part.batch is not None:
+            counts += np.bincount(part.batch["input_ids"].values.to_numpy(), minlength=vocab_size)
+            release(part.buffer)
+    return counts
+
+
 def bin_of(lengths: I64, borders: tuple[int, ...]) -> I64:
     """The length bin of rows of these lengths."""
     found: I64 = np.searchsorted(borders, lengths)
     return found
 
 
-def merged(parts: tuple[Part, ...], wanted: Slice, batch_rows: int, bin_range: tuple[int, int]) -> Iterator[RowBlock]:
-    """The rows of a slice in order of rank, in blocks of `batch_rows`, the last one excepted.
+def merged(parts: tuple[Part, ...], wanted: RankRange, batch_rows: int, bin_range: tuple[int, int]) -> Iterator[RowBlock]:
+    """The rows of a range in order of rank, in blocks of `batch_rows`, the last one excepted.
 
     Args:
         parts: all parts of the split.
-        wanted: the slice, of the rows in `bin_range` alone.
+        wanted: the range, of the rows in `bin_range` alone.
         batch_rows: rows of a block.
         bin_range: rows have more tokens than the first and at most the second.
     """
@@ -109,8 +119,8 @@ def merged(parts: tuple[Part, ...], wanted: Slice, batch_rows: int, bin_range: t
         yield rest
 
 
-def _buckets(parts: tuple[Part, ...], wanted: Slice, bin_range: tuple[int, int]) -> Iterator[tuple[RowBlock, I64]]:
-    """Each bucket's rows, unordered, and the numbers of the slice's among them, in order of rank."""
+def _buckets(parts: tuple[Part, ...], wanted: RankRange, bin_range: tuple[int, int]) -> Iterator[tuple[RowBlock, I64]]:
+    """Each bucket's rows, unordered, and the numbers of the range's among them, in order of rank."""
     skip, left = wanted.skip, wanted.rows
     starts = bucket_starts(wanted.buckets, wanted.first, wanted.end)
     borders = [part.borders(wanted.buckets, wanted.first, wanted.end, starts) for part in parts] if left else []

@@ -1,4 +1,4 @@
-"""Spreading rows over shards: every row has a rank, a hash, and a shard is a slice of the sorted ranks of each length bin.
+"""Spreading rows over shards: every row has a rank, a hash, and a shard is a range of the sorted ranks of each length bin.
 
 The rows lie in many parts, each sorted by rank. The range of ranks is cut into equal buckets; how many rows each
 bucket holds over all parts says exactly where every shard begins, without any rank being moved or held in memory.
@@ -20,15 +20,15 @@ PART_ROWS = 32  # rows that a bucket should take from each part, so that looking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """The rows of a shard in one length bin, as a reader of buckets finds them.
+class RankRange:
+    """The rows of a shard in one length bin: consecutive ranks, as a reader of buckets finds them.
 
     Attributes:
         buckets: how many buckets the ranks are cut into.
         first: the first bucket read.
         end: the bucket behind the last one read.
-        skip: rows of the bin in front, in the first bucket, that belong to the slice before.
-        rows: rows of the slice.
+        skip: rows of the bin in front, in the first bucket, that belong to the range before.
+        rows: rows of the range.
     """
 
     buckets: int
@@ -36,6 +36,18 @@ class Slice:
     end: int
     skip: int
     rows: int
+
+
+def bin_borders(length: int, bins: int | Sequence[int]) -> tuple[int, ...]:
+    """The most tokens that a row of each length bin has, ascending; the last is `length`.
+
+    Args:
+        length: the most tokens of a row.
+        bins: how many bins of equal width, or the borders themselves (`length` may be left out).
+    """
+    if isinstance(bins, int):
+        return tuple(sorted({-(-length * number // bins) for number in range(1, bins + 1)}))
+    return tuple(sorted({*bins, length}))
 
 
 def bucket_count(rows: int, length: int, parts: int) -> int:
@@ -67,26 +79,26 @@ def bucket_borders(sorted_ranks: U64, buckets: int, first: int, end: int, starts
 def shard_rows(bin_rows: Sequence[int], shards: int) -> I64:
     """How many rows of each bin each shard gets: int64 [bins, shards].
 
-    Rows are dealt to the shards in turn, bin after bin: so shards are equal to within one row, in all and in each bin.
+    Rows go to the shards in turn, bin after bin: so shards are equal to within one row, in all and in each bin.
     """
     ends = offsets_of(np.asarray(bin_rows, np.int64))[:, None]
-    dealt: I64 = (ends + shards - 1 - np.arange(shards)) // shards
-    return np.diff(dealt, axis=0)
+    given: I64 = (ends + shards - 1 - np.arange(shards)) // shards
+    return np.diff(given, axis=0)
 
 
-def plan_slices(bucket_rows: I64, sizes: I64) -> list[Slice]:
-    """Cut the sorted ranks of a bin into consecutive slices of the given sizes.
+def plan_ranges(bucket_rows: I64, sizes: I64) -> list[RankRange]:
+    """Cut the sorted ranks of a bin into consecutive ranges of the given sizes.
 
     Args:
         bucket_rows: int64 [buckets], the bin's rows in each bucket over all parts.
         sizes: int64 [shards], which add up to them.
     """
     starts, bounds, buckets = offsets_of(bucket_rows), offsets_of(sizes), len(bucket_rows)
-    slices = []
+    found = []
     for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         if low == high:
-            slices.append(Slice(buckets=buckets, first=0, end=0, skip=0, rows=0))
+            found.append(RankRange(buckets=buckets, first=0, end=0, skip=0, rows=0))
             continue
         first, end = int(np.searchsorted(starts[1:], low, side="right")), int(np.searchsorted(starts, high, side="left"))
-        slices.append(Slice(buckets=buckets, first=first, end=end, skip=low - int(starts[first]), rows=high - low))
-    return slices
+        found.append(RankRange(buckets=buckets, first=first, end=end, skip=low - int(starts[first]), rows=high - low))
+    return found

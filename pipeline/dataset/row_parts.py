@@ -1,4 +1,4 @@
-"""Stage "dataset", first step: a corpus shard -> its rows, sorted by rank, in a scratch file for each split.
+"""Stage "dataset", first step: documents of a corpus shard -> their rows, sorted by rank, in a scratch file for each split.
 
 A unit's output depends on the corpus shard and the config alone, so workers, runners and reruns change nothing.
 """
@@ -17,28 +17,29 @@ from pipeline.core.errors import UsageError
 from pipeline.core.ragged import I64, Ragged
 from pipeline.core.registry import load
 from pipeline.core.shards import SPLITS
-from pipeline.corpus.shards import in_split, read_shard, texts
+from pipeline.corpus.shards import in_split, texts
+from pipeline.dataset.masking.candidates import TokenTable
 from pipeline.dataset.masking.config import MaskConfig
-from pipeline.dataset.masking.draw import TokenTable, text_lengths
-from pipeline.dataset.pairs import PAIRINGS
+from pipeline.dataset.masking.draw import text_lengths
 from pipeline.dataset.pairs.segments import PairConfig, Segments
+from pipeline.dataset.pairs.table import PAIRINGS
 from pipeline.dataset.rows import RowBlock, assemble
-from pipeline.dataset.tokenized import Documents, tokenize
+from pipeline.dataset.tokenized_documents import TokenizedDocuments, tokenize
 from pipeline.tokenizer.shared import shared_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakePart:
-    """Corpus shard -> rows of each split, in `directory`. A unit is {"number": n, "path": shard}.
+    """Documents -> the part of each split, in `directory`.
 
     Attributes:
         directory: of the parts.
         tokenizer: a directory that `Tokenizer.save` wrote.
-        tokenizer_fingerprint: its.
-        ids: dtype of ids.
+        tokenizer_fingerprint: of that tokenizer.
+        ids: dtype of token ids.
         pairing: a name in `PAIRINGS`.
         pairs: what the pairing is told.
-        masks: how masks will be drawn; given, the rows whose masks the cap cuts are counted.
+        masks: how masks will be drawn; where it is given, the rows whose masks the cap cuts are counted.
     """
 
     directory: str
@@ -49,9 +50,17 @@ class MakePart:
     pairs: PairConfig
     masks: MaskConfig | None = None
 
-    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, number: int, table: pa.Table) -> dict[str, Any]:
+        """Write the parts.
+
+        Args:
+            number: of the corpus shard.
+            table: documents of it, as `read_shard` gives them.
+
+        Returns:
+            For each split its rows, and counters of what became of its text.
+        """
         tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
-        table = read_shard(unit["path"])
         entry = PAIRINGS[self.pairing]
         result: dict[str, Any] = {}
         for split in SPLITS:
@@ -62,7 +71,7 @@ class MakePart:
             counters = _counters(documents, segments)
             if self.masks is not None:
                 counters["masks/capped_rows"] = _capped(block, self.masks, TokenTable.of(tokenizer), self.pairs.seed)
-            path = part_path(self.directory, split, unit["number"])
+            path = part_path(self.directory, split, number)
             write_arrow(path, _part_schema(self.ids, entry.packed), [_to_part(block)])
             result[split] = {"rows": len(block), "counters": counters}
         return result
@@ -109,7 +118,7 @@ def _ragged(lists: pa.ListArray) -> Ragged:
     return Ragged(lists.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
-def _counters(documents: Documents, segments: Segments) -> dict[str, int]:
+def _counters(documents: TokenizedDocuments, segments: Segments) -> dict[str, int]:
     """Where a part's pieces went: read = in_rows + truncated, and rows hold random_next from elsewhere beside."""
     return {
         "read/documents": len(documents),

@@ -16,11 +16,10 @@ from pipeline.core import storage
 from pipeline.core.arrow import named_damage, open_arrow
 from pipeline.core.errors import DataError, UsageError, did_you_mean
 from pipeline.core.shards import SPLITS
-from pipeline.dataset.schema import DatasetInfo
-from pipeline.dataset.shard_layout import Layout
+from pipeline.dataset.pairs.table import label_names
+from pipeline.dataset.schema import DatasetInfo, ShardLayout
 
 TOKENIZER = "tokenizer"
-LABELS = {"nsp": ("is next", "random"), "sop": ("in order", "swapped")}
 MASKED, RANDOM, KEPT = "masked", "random", "kept"
 
 
@@ -123,7 +122,7 @@ def _files(path: str, split: str) -> tuple[list[str], str]:
 
 
 def _sizes(reader: pa.RecordBatchFileReader, file: str) -> list[int]:
-    layout = Layout.from_schema(reader.schema, file)
+    layout = ShardLayout.from_schema(reader.schema, file)
     if layout is not None:
         return [int(size) for size in layout.batches()[0]]
     with named_damage(file, "make the dataset again"):
@@ -158,7 +157,7 @@ def _view(
         copy=copy,
         copies=info.copies,
         pair_task=info.pair_task,
-        pair_label=None if label is None or info.pair_task is None else LABELS[info.pair_task][label],
+        pair_label=None if label is None or info.pair_task is None else label_names(info.pair_task)[label].replace("_", " "),
         segment_start=start,
         lengths={
             "row": len(ids),

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from pipeline.core import random_keys
 from pipeline.core.ragged import I64, Ragged, offsets_of, ranges
 from pipeline.core.random_keys import U64
-from pipeline.dataset.masking.candidates import Rows, row_keys
+from pipeline.dataset.masking.candidates import UnmaskedRows, row_keys
 from pipeline.dataset.pairs.segments import USE_RANK, Segments
-from pipeline.dataset.tokenized import Documents
+from pipeline.dataset.tokenized_documents import TokenizedDocuments
 from pipeline.tokenizer.special import SpecialTokens
 
 FLAT = ("rank", "segment_start", "pair_label", "document", "offset")  # the columns with one number a row
@@ -52,9 +52,9 @@ class RowBlock:
         """Tokens of each row: int64 [R]."""
         return np.diff(self.offsets)
 
-    def keyed(self, seed: int) -> Rows:
+    def keyed(self, seed: int) -> UnmaskedRows:
         """The rows as masking takes them."""
-        return Rows(
+        return UnmaskedRows(
             keys=row_keys(seed, self.document, self.offset),
             input_ids=self.input_ids,
             offsets=self.offsets,
@@ -97,7 +97,7 @@ class RowBlock:
         return self.take(np.argsort(self.rank, kind="stable"))
 
 
-def assemble(documents: Documents, segments: Segments, seed: int, special: SpecialTokens) -> RowBlock:
+def assemble(documents: TokenizedDocuments, segments: Segments, seed: int, special: SpecialTokens) -> RowBlock:
     """Rows from segments, special tokens added, in ascending order of rank.
 
     Args:

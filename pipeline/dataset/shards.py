@@ -1,6 +1,6 @@
 """Stage "dataset", second step: the rows of all parts -> shards, their masks drawn.
 
-`MakeShard` merges its slices of the ranks out of all parts, draws the masks, and writes a shard. Between the two steps stand
+`MakeShard` merges its ranges of the ranks out of all parts, draws the masks, and writes a shard. Between the two steps stand
 only counts: how many rows of each part fall in which bucket of ranks. A unit's output depends on the corpus and the config
 alone, so workers, runners and reruns change nothing.
 """
@@ -16,21 +16,26 @@ import pyarrow as pa
 
 from pipeline.core.arrow import write_arrow
 from pipeline.dataset import schema
-from pipeline.dataset.figures import ShardFigures
-from pipeline.dataset.masking.draw import MaskConfig, Masks, TokenTable, draw_masks
+from pipeline.dataset.masking.candidates import TokenTable
+from pipeline.dataset.masking.config import MaskConfig
+from pipeline.dataset.masking.draw import Masks, draw_masks
 from pipeline.dataset.masking.unigrams import read_unigrams
 from pipeline.dataset.merge import count_buckets, merged, open_parts
 from pipeline.dataset.pairs.segments import NO_LABEL
-from pipeline.dataset.ranks import Slice, bucket_count, plan_slices, shard_rows
+from pipeline.dataset.ranks import RankRange, bucket_count, plan_ranges, shard_rows
 from pipeline.dataset.row_parts import id_lists, list_offsets
 from pipeline.dataset.rows import RowBlock
-from pipeline.dataset.shard_layout import Layout, batch_rows
+from pipeline.dataset.summary import ShardCounts
 from pipeline.tokenizer.shared import shared_tokenizer
+
+MOST_ROWS = 2048  # of a record batch
+BATCH_TOKENS = 2048 * 128 * 10  # length · copies · rows of a record batch: what a writer draws masks for at once, and what
+# a reader of compressed shards unpacks at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeShard:
-    """Slices of the ranks -> one shard. A unit is {"split": …, "path": shard, "slices": a `Slice` as a dict for each length bin}.
+    """Ranges of the ranks -> one shard. A unit is {"split": …, "path": shard, "ranges": a `RankRange` as a dict for each length bin}.
 
     Attributes:
         directory: of the parts.
@@ -59,11 +64,11 @@ class MakeShard:
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
         tokenizer = shared_tokenizer(self.tokenizer, self.info.tokenizer)
         table = TokenTable.of(tokenizer, None if self.unigrams is None else read_unigrams(self.unigrams))
-        slices = [Slice(**part) for part in unit["slices"]]
+        ranges = [RankRange(**found) for found in unit["ranges"]]
         rows_a_batch = batch_rows(self.info.length, self.info.copies)
-        layout = Layout(
+        layout = schema.ShardLayout(
             borders=self.borders,
-            rows=tuple(part.rows for part in slices),
+            rows=tuple(found.rows for found in ranges),
             batch_rows=rows_a_batch,
             compression=self.compression,
         )
@@ -71,21 +76,27 @@ class MakeShard:
         arrow_schema = plain.with_metadata({**plain.metadata, **layout.to_metadata()})
         pa.default_memory_pool().release_unused()  # of making parts, where this process did
         parts = open_parts(self.directory, unit["split"], self.parts, self.stamp)
-        figures = ShardFigures.empty(self.info.length)
+        counts = ShardCounts.empty(self.info.length)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for part, *bin_range in zip(slices, (0, *self.borders), self.borders, strict=False):
-                for block in merged(parts, part, rows_a_batch, (bin_range[0], bin_range[1])):
+            for wanted, *bin_range in zip(ranges, (0, *self.borders), self.borders, strict=False):
+                for block in merged(parts, wanted, rows_a_batch, (bin_range[0], bin_range[1])):
                     masks = draw_masks(block.keyed(self.info.seed), self.masks, table, range(self.info.copies))
-                    figures.add(block, masks)
+                    counts.add(block, masks)
                     yield to_batch(block, masks, self.info.copies, arrow_schema)
 
         write_arrow(unit["path"], arrow_schema, batches(), self.compression)
-        return figures.as_json()
+        return counts.as_json()
 
 
-def plan(make: MakeShard, split: str, rows: int, shards: int) -> list[list[Slice]]:
-    """For each shard of a split its slice of every length bin: equal to within one row, in all and in each bin.
+def batch_rows(length: int, copies: int) -> int:
+    """Rows of a record batch: 2,048 at 128 tokens and ten copies, a smaller power of two for larger rows."""
+    fits = max(1, BATCH_TOKENS // (length * copies))
+    return int(min(MOST_ROWS, 1 << (fits.bit_length() - 1)))
+
+
+def plan(make: MakeShard, split: str, rows: int, shards: int) -> list[list[RankRange]]:
+    """For each shard of a split its range of ranks in every length bin: equal to within one row, in all and in each bin.
 
     Args:
         make: what will write the shards.
@@ -96,8 +107,8 @@ def plan(make: MakeShard, split: str, rows: int, shards: int) -> list[list[Slice
     buckets = bucket_count(rows, make.info.length, make.parts)
     counts = count_buckets(open_parts(make.directory, split, make.parts, make.stamp), make.borders, buckets)
     sizes = shard_rows(counts.sum(axis=1).tolist(), shards)
-    bins = [plan_slices(counts[number], sizes[number]) for number in range(len(make.borders))]
-    return [list(slices) for slices in zip(*bins, strict=True)]
+    bins = [plan_ranges(counts[number], sizes[number]) for number in range(len(make.borders))]
+    return [list(ranges) for ranges in zip(*bins, strict=True)]
 
 
 def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema) -> pa.RecordBatch:

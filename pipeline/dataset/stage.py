@@ -7,14 +7,16 @@ With the input `append`, a finished dataset, its shards are taken over as they a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
+from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Outcome, Stage
 from pipeline.dataset.config import ExampleConfig
-from pipeline.dataset.pairs import PAIRINGS
+from pipeline.dataset.pairs.table import PAIRINGS
 
 if TYPE_CHECKING:
     from pipeline.dataset.append import Base
@@ -26,20 +28,16 @@ MOST_BINS = 64
 
 
 class DatasetConfig(ExampleConfig):
-    """Examples, and how they are stored.
-
-    Attributes:
-        shards: files of the training split.
-        id_type: auto takes uint16 where the vocabulary allows it.
-        length_bins: bins of rows of similar length, from which the trainer draws its batches, so that they pad less: how
-            many of equal width, or the most tokens of each. 1: none.
-        compression: of the shards: zstd or lz4 take less disk, and are unpacked as they are read.
-    """
+    """Examples, and how they are stored."""
 
     shards: int = Field(default=4, ge=1, le=99_999)
+    """Files of the training split."""
     id_type: Literal["auto", "uint16", "uint32"] = "auto"
+    """The type of token ids; auto takes uint16 where the vocabulary allows it."""
     length_bins: int | tuple[int, ...] = 1
+    """Bins of rows of similar length, so that batches pad less: how many of equal width, or the most tokens of each. 1: none."""
     compression: Literal["none", "zstd", "lz4"] = "none"
+    """Of the shards: zstd or lz4 take less disk, and are unpacked as they are read."""
 
     @field_validator("length_bins")
     @classmethod
@@ -65,13 +63,13 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
     from pipeline.core.errors import DataError
     from pipeline.core.shards import HELDOUT, SPLITS, TRAIN, shard_name
     from pipeline.corpus.shards import CorpusShards
-    from pipeline.dataset import append, disk, schema, seen_documents
-    from pipeline.dataset.figures import Summary
-    from pipeline.dataset.masking import unigrams
-    from pipeline.dataset.merge import open_parts
+    from pipeline.dataset import append, disk, document_keys, schema
+    from pipeline.dataset.masking.unigrams import UNIGRAMS, write_unigrams
+    from pipeline.dataset.merge import count_pieces, open_parts
+    from pipeline.dataset.ranks import bin_borders
     from pipeline.dataset.row_parts import MakePart
-    from pipeline.dataset.shard_layout import bin_borders
     from pipeline.dataset.shards import MakeShard, plan
+    from pipeline.dataset.summary import Summary
     from pipeline.engines.fan_out import fan_out
     from pipeline.tokenizer import load
 
@@ -96,7 +94,7 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
         pairs=config.pair_config(),
         masks=masks,
     )
-    make = seen_documents.MakeDocumentPart(
+    make = document_keys.MakeNewPart(
         make_part=make_part, known=base.documents if base else (), stamp=base.manifest.fingerprint if base else ""
     )
     units = [(f"part-{number:05d}", {"number": number, "path": corpus.file(name)}) for number, name in enumerate(corpus.names)]
@@ -110,13 +108,13 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
         raise DataError(f"{corpus.path} gives no rows{lacks} for the split {TRAIN}; give `cloze corpus` more text")
     documents_made = sum(result["documents"] for result in made)
     generation = base.generation if base else 0
-    seen_documents.write_documents(
-        build.file(f"{append.prefix(seen_documents.DOCUMENTS, generation)}.arrow"), directory, parts, documents_made
+    document_keys.write_documents(
+        build.file(f"{append.prefix(document_keys.DOCUMENTS, generation)}.arrow"), directory, parts, documents_made
     )
 
-    counts = build.file(unigrams.FILE) if masks.random_from == "corpus" else None
+    counts = build.file(UNIGRAMS) if masks.random_from == "corpus" else None
     if counts is not None and base is None:  # what is appended is masked like what is there
-        unigrams.write_unigrams(counts, open_parts(directory, TRAIN, parts, build.fingerprint), tokenizer.vocab_size)
+        write_unigrams(counts, count_pieces(open_parts(directory, TRAIN, parts, build.fingerprint), tokenizer.vocab_size))
     make_shard = MakeShard(
         directory=directory,
         parts=parts,
@@ -132,11 +130,11 @@ def run(config: DatasetConfig, build: Build) -> Outcome:
     shards: list[tuple[str, dict[str, Any]]] = []
     train_shards = _train_shards(config, base, rows[TRAIN])
     for split, count in ((TRAIN, train_shards), (HELDOUT, 1)):
-        for number, slices in enumerate(plan(make_shard, split, rows[split], count)):
+        for number, ranges in enumerate(plan(make_shard, split, rows[split], count)):
             name = shard_name(append.prefix(split, generation), number, count)
-            unit = {"split": split, "path": build.file(name), "slices": [asdict(part) for part in slices]}
+            unit = {"split": split, "path": build.file(name), "ranges": [asdict(found) for found in ranges]}
             shards.append((name.removesuffix(".arrow"), unit))
-    weights = [float(sum(part["rows"] for part in unit["slices"])) for _, unit in shards]
+    weights = [float(sum(found["rows"] for found in unit["ranges"])) for _, unit in shards]
     disk.check(build.path, directory, masks.rate, 2 if ids == "uint16" else 4, config.copies, config.compression)
     written = fan_out(build, "shards", shards, make_shard, unit_name="rows", weights=weights)
     summary = Summary(config=config, info=info, rows=rows, documents=documents_made, shards=train_shards)
@@ -167,6 +165,18 @@ def _train_shards(config: DatasetConfig, base: Base | None, rows: int) -> int:
     return config.shards if base is None else min(99_999, max(1, round(rows / base.rows_a_shard)))
 
 
+def headline(summary: Mapping[str, Any]) -> str:
+    """Rows, pieces of text read, and shards."""
+    return f"{summary['rows']:,} rows, {si(summary['tokens'])} tokens read, {summary['shards']} shards"
+
+
 STAGE = Stage(
-    name="dataset", version=VERSION, config=DatasetConfig, run=run, inputs=("corpus", "vocab"), optional_inputs=("append",)
+    name="dataset",
+    version=VERSION,
+    config=DatasetConfig,
+    run=run,
+    inputs=("corpus", "vocab"),
+    optional_inputs=("append",),
+    worker="pipeline",
+    headline=headline,
 )

@@ -2,15 +2,15 @@
 
     python -m pipeline.engines.beam_worker
 
-is that process, a pool's nursery. It takes JSON lines on standard input, and says on standard output what becomes of its children:
+is that process, a pool's fork server. It takes JSON lines on standard input, and says on standard output what becomes of its children:
 
     in   {"start": worker id, "control": address}     {"signal": worker id, "number": 15}
     out  {"started": worker id, "pid": n}             {"ended": worker id, "code": return code, "unit": what it was at}
 
 Starting a worker this way takes a few milliseconds, where importing Beam takes more than a second, and an engine asks for new workers
-with every pipeline. The nursery never starts a thread, so that forking is safe. When the pool goes, its input ends and it
+with every pipeline. The fork server never starts a thread, so that forking is safe. When the pool goes, its input ends and it
 kills what it has started; when it is killed itself, the kernel kills its children. It writes nothing to a disk, so that nothing
-is left behind however all of them end: a worker tells its unit in memory that it shares with the nursery.
+is left behind however all of them end: a worker tells its unit in memory that it shares with the fork server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pipeline.core.processes import PARENT_PID, die_with_parent
 PRELOADED = ("apache_beam.runners.worker.sdk_worker", "pyarrow.compute", "pipeline.engines.fan_out")
 POLL_SECONDS = 0.05
 NOTE_BYTES = 256
-_note: mmap.mmap | None = None  # of this worker; none where no nursery has forked it
+_note: mmap.mmap | None = None  # of this worker; none where no fork server has forked it
 
 
 def tell_unit(name: str) -> None:
@@ -67,8 +67,8 @@ class Child:
         return self.note[:].rstrip(b"\0").decode(errors="ignore")
 
 
-class Nursery:
-    """The loop of the process that forks."""
+class ForkServer:
+    """The loop of the process that forks workers."""
 
     def __init__(self) -> None:
         self._children: dict[int, Child] = {}
@@ -135,7 +135,7 @@ def _become_worker(parent: int, child: Child, control: str) -> None:
     die_with_parent()
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    os.dup2(2, 1)  # the pipe is for the nursery's words alone
+    os.dup2(2, 1)  # the pipe is for the fork server's words alone
     work(control, child.worker_id)
 
 
@@ -148,7 +148,7 @@ def main() -> None:
 
     for name in PRELOADED:
         importlib.import_module(name)
-    Nursery().run()
+    ForkServer().run()
 
 
 if __name__ == "__main__":

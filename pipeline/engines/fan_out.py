@@ -21,14 +21,18 @@ from pipeline.core import storage, system_errors
 from pipeline.core.arrow import give_back
 from pipeline.core.errors import BY_EXIT_CODE, ClozeError
 from pipeline.core.stage import Build
-from pipeline.engines.base import Engine, Lost, open_engine
+from pipeline.core.worker import LOGS, local_directory
+from pipeline.engines.balance import IDLE, balanced
+from pipeline.engines.base import Engine, WorkerLost
 from pipeline.engines.beam_worker import tell_unit
+from pipeline.engines.table import open_engine
 
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 3.0  # listings are billed
 RESULT_THREADS = 16
 _LOGGER = logging.getLogger(__name__)
-IDLE = ""  # the name of a unit that is nothing to do
+DONE, FAILED = ".json", ".failed"  # how the names of a unit's result file end
+SHOWN = 3  # of failed units' sentences, in the error
 
 
 class _Unit(beam.DoFn):  # type: ignore[misc]
@@ -49,11 +53,12 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
         unit = json.loads(packed)
         tell_unit(name)
         try:
-            result_file = storage.join(self.results, f"{name}.json")
+            result_file = storage.join(self.results, name + DONE)
             if not storage.exists(result_file):
                 try:
-                    result: dict[str, Any] = {"result": self.function(unit)}
+                    result = self.function(unit)
                 except ClozeError as error:  # a user's fault is told as one, not as a worker's crash and its retries
+                    result_file = storage.join(self.results, name + FAILED)
                     result = {"error": str(error), "exit_code": error.exit_code}
                 storage.write_bytes(result_file, json.dumps(result).encode())
         except Exception as error:
@@ -66,23 +71,6 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
 
 class UnitFailed(Exception):
     """A unit could not be done, by no fault of the user's: engines may try again. Its text holds a sentence in marks."""
-
-
-def dealt(units: list[tuple[str, Any]], weights: list[float], workers: int) -> list[tuple[str, Any]]:
-    """The units in an order that gives each worker equal work.
-
-    Beam's local runner and Flink deal element i to worker i modulo their number, whatever they weigh. So the units are shared
-    out first, the heaviest first and each to the lightest worker, and the shorter hands are filled up with idle elements. For
-    engines that give a worker its next element when it is ready (one hand here), the heaviest simply come first.
-    """
-    hands: list[list[tuple[str, Any]]] = [[] for _ in range(max(1, min(workers, len(units))))]
-    loads = [0.0] * len(hands)
-    for number in sorted(range(len(units)), key=lambda n: (-weights[n], n)):
-        lightest = loads.index(min(loads))
-        hands[lightest].append(units[number])
-        loads[lightest] += weights[number]
-    longest = max(map(len, hands), default=0)
-    return [hand[place] if place < len(hand) else (IDLE, None) for place in range(longest) for hand in hands]
 
 
 def fan_out(
@@ -107,20 +95,22 @@ def fan_out(
         weights: the work in each unit, for progress; equal by default.
 
     Raises:
-        ClozeError: of the kind that `function` raised, for the first unit in order that did.
+        ClozeError: of the kind that `function` raised for the first unit in order that failed; its sentence tells of all that did.
     """
     results = storage.join(build.scratch, step)
     storage.make_dirs(results)
     weight = dict(zip((name for name, _ in units), weights or [1.0] * len(units), strict=True))
     total = sum(weight.values())
+    for name in _names(results, FAILED):  # of a try that ended before it could tell
+        storage.remove(storage.join(results, name + FAILED))
     attempt = 0
     while todo := _not_done(results, units):
         engine = open_engine(build)
-        elements = dealt(todo, [weight[name] for name, _ in todo], engine.hands)
+        elements = balanced(todo, [weight[name] for name, _ in todo], engine.workers)
         try:
-            with _watch(build, results, weight, total, unit_name):
+            with _Progress(build, results, weight, total, unit_name):
                 _run(engine, elements, _Unit(function, results, os.getcwd()), len(todo), step)
-        except Lost as error:
+        except WorkerLost as error:
             attempt += 1
             if attempt > engine.retries:
                 raise
@@ -128,19 +118,40 @@ def fan_out(
         else:
             break
     build.report.progress(total, total, unit_name, {"step": step})
-    collected = []
-    for (name, _), text in zip(units, _read_results(results, [name for name, _ in units]), strict=True):
-        content = json.loads(text)
-        if "error" in content:
-            storage.remove(storage.join(results, f"{name}.json"))
-            raise BY_EXIT_CODE.get(content["exit_code"], ClozeError)(content["error"])
-        collected.append(content["result"])
-    return collected
+    failed = _names(results, FAILED)
+    names = [name for name, _ in units]
+    if failed:
+        raise _failure(build, step, results, [name for name in names if name in failed], len(names))
+    return _read_results(results, [name + DONE for name in names])
+
+
+def _names(results: str, *endings: str) -> set[str]:
+    """The units that have a result file of one of these kinds."""
+    files = storage.list_files(results)
+    return {file.removesuffix(ending) for file in files for ending in endings if file.endswith(ending)}
 
 
 def _not_done(results: str, units: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    done = {name.removesuffix(".json") for name in storage.list_files(results)}
+    done = _names(results, DONE, FAILED)
     return [unit for unit in units if unit[0] not in done]
+
+
+def _failure(build: Build, step: str, results: str, failed: list[str], count: int) -> ClozeError:
+    """The error of failed units. Their results are removed, so that they are tried again once their causes are mended."""
+    files = [name + FAILED for name in failed]
+    found = _read_results(results, files)
+    for file in files:
+        storage.remove(storage.join(results, file))
+    kind = BY_EXIT_CODE.get(found[0]["exit_code"], ClozeError)
+    sentences = list(dict.fromkeys(str(content["error"]) for content in found))
+    if len(sentences) == 1:
+        return kind(sentences[0])
+    place = str(local_directory(build.path) / LOGS / f"failed-{step}.txt")
+    lines = (f"{name}: {content['error']}\n" for name, content in zip(failed, found, strict=True))
+    storage.write_bytes(place, "".join(lines).encode("utf-8", "backslashreplace"))
+    shown = "; ".join(f"({number}) {sentence}" for number, sentence in enumerate(sentences[:SHOWN], 1))
+    rest = f"; the others are in {place}" if len(sentences) > SHOWN else ""
+    return kind(f"{len(failed)} of {count} units of step {step} failed: {shown}{rest}")
 
 
 def _run(engine: Engine, elements: list[tuple[str, Any]], work: _Unit, units: int, step: str) -> None:
@@ -160,13 +171,13 @@ def _run(engine: Engine, elements: list[tuple[str, Any]], work: _Unit, units: in
         raise ClozeError(f"{told}; run again to go on: what is finished is kept") from error
 
 
-def _read_results(results: str, names: list[str]) -> list[str]:
-    """The result files' text, many at a time: a store answers each in its own good time."""
+def _read_results(results: str, files: list[str]) -> list[dict[str, Any]]:
+    """What the result files hold, read many at a time: a store answers each in its own good time."""
     with ThreadPoolExecutor(RESULT_THREADS) as pool:
-        return list(pool.map(lambda name: storage.read_text(storage.join(results, f"{name}.json")), names))
+        return [json.loads(text) for text in pool.map(lambda file: storage.read_text(storage.join(results, file)), files)]
 
 
-class _watch:
+class _Progress:
     """Reports the units whose result files have appeared, from a thread, while the pipeline runs."""
 
     def __init__(self, build: Build, results: str, weight: dict[str, float], total: float, unit_name: str) -> None:
@@ -186,5 +197,5 @@ class _watch:
         step = results.rsplit("/", 1)[-1]
         seconds = POLL_SECONDS if storage.is_local(results) else REMOTE_POLL_SECONDS
         while not self._ended.wait(seconds):
-            names = (name.removesuffix(".json") for name in storage.list_files(results))
-            build.report.progress(sum(weight.get(name, 0.0) for name in names), total, unit_name, {"step": step})
+            done = sum(weight.get(name, 0.0) for name in _names(results, DONE, FAILED))
+            build.report.progress(done, total, unit_name, {"step": step})

@@ -1,6 +1,6 @@
 """Beam's Flink runner: embedded in a job server of ours, or submitting to a cluster.
 
-Both need Beam's job server, a Java program, which lives exactly as long as the stage (`keeper`). Embedded, Flink runs inside of it,
+Both need Beam's job server, a Java program, which lives exactly as long as the stage (`supervisor`). Embedded, Flink runs inside of it,
 and the Python workers come from a pool in the stage's process. With a cluster, each task manager asks the pool at the address
 `worker_pool`, as it sees it, so that `localhost:50000` is the pool beside it.
 
@@ -33,9 +33,9 @@ from pipeline.core.errors import ClozeError, UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.processes import ending, free_ports, wait_for_port
 from pipeline.engines import java
-from pipeline.engines.base import Engine, Lost
-from pipeline.engines.pool import NEWS_SECONDS, WorkerPool
-from pipeline.engines.watched import run_watched
+from pipeline.engines.base import Engine, WorkerLost
+from pipeline.engines.monitored import run_monitored
+from pipeline.engines.pool import DEATH_NOTICE_SECONDS, WorkerPool
 
 DRIVER = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 LOG = "flink.log"
@@ -56,7 +56,7 @@ class FlinkEngine:
     retries = RETRIES
 
     def __init__(self, execution: Execution, logs: Path) -> None:
-        self.hands = execution.workers
+        self.workers = execution.workers
         self._execution = execution
         self._log = logs / LOG
         self._token = f"cloze-{uuid.uuid4().hex[:8]}"  # opens the names of our jobs on a cluster
@@ -68,12 +68,12 @@ class FlinkEngine:
         with self._stack as stack:
             if master is None:
                 self._pool: WorkerPool | None = stack.enter_context(WorkerPool())
-                self._rest, self._worker_flags = None, self._workers(self._pool.address, self.hands)
+                self._rest, self._worker_flags = None, self._worker_options(self._pool.address, self.workers)
             else:
                 self._pool = None
                 self._rest = rest_url(master)
-                slots = slots_per_manager(self._rest, self.hands)
-                self._worker_flags = self._workers(self._execution.worker_pool, slots)
+                slots = slots_per_manager(self._rest, self.workers)
+                self._worker_flags = self._worker_options(self._execution.worker_pool, slots)
             self._log.parent.mkdir(parents=True, exist_ok=True)
             self._server = stack.enter_context(
                 JobServer(program, classpath, self._rest or "[local]", self._log, self._rest, self._token)
@@ -87,7 +87,7 @@ class FlinkEngine:
         return self._stack.__exit__(kind, error, trace)
 
     @staticmethod
-    def _workers(address: str, each: int) -> list[str]:
+    def _worker_options(address: str, each: int) -> list[str]:
         # Beam deals processes in turn to the tasks of both steps of a pipeline, listing the units and doing them, as they happen
         # to start. With as many processes as tasks none does the work of two while another is idle.
         processes = 2 * each if each > 1 else 1
@@ -101,14 +101,14 @@ class FlinkEngine:
         flags = [
             f"--job_endpoint=localhost:{self._server.port}",
             f"--job_name={self._token}-{name}",
-            f"--parallelism={min(self.hands, units)}",
+            f"--parallelism={min(self.workers, units)}",
             *self._worker_flags,
             *self._execution.beam_options,
         ]
         pipeline = beam.Pipeline(runner=PortableRunner(), options=PipelineOptions(flags))
         construct(pipeline)
         # In a thread: the client would wait for ever for a job server that has died, and may not hear a signal.
-        failure = run_watched(pipeline, self._server.raise_if_ended, "cloze-flink")
+        failure = run_monitored(pipeline, self._server.raise_if_ended, "cloze-flink")
         if failure is not None:
             self._raise(failure)
 
@@ -118,17 +118,17 @@ class FlinkEngine:
             raise error
         _LOGGER.error("the job failed: %s", error)
         if self._pool is not None:
-            time.sleep(NEWS_SECONDS)  # Flink may hear of a death before the pool does
+            time.sleep(DEATH_NOTICE_SECONDS)  # Flink may hear of a death before the pool does
             self._pool.raise_if_dead()
         self._server.raise_if_ended()
         cause = str(error).rpartition("failed in state ")[2].splitlines()[0][:300]
-        raise Lost(
+        raise WorkerLost(
             f"the Flink job ended as {cause}; its output is in {self._log}; run again to go on: what is finished is kept"
         )
 
 
 class JobServer:
-    """Beam's job server as a Java process under a keeper; accepts jobs at localhost:`port` while it is entered."""
+    """Beam's job server as a Java process under a supervisor; accepts jobs at localhost:`port` while it is entered."""
 
     def __init__(self, program: str, classpath: str, master: str, log: Path, rest: str | None, token: str) -> None:
         self._program, self._classpath, self._master, self._log = program, classpath, master, log
@@ -139,9 +139,9 @@ class JobServer:
             began = self._log.stat().st_size if self._log.exists() else 0
             self._start()
             seconds = float(os.environ.get(READY_SECONDS) or DEFAULT_READY_SECONDS)
-            if wait_for_port(self.port, seconds, lambda: self._keeper.poll() is None):
+            if wait_for_port(self.port, seconds, lambda: self._supervisor.poll() is None):
                 return self
-            code = self._keeper.poll()
+            code = self._supervisor.poll()
             self.__exit__(None, None, None)
             if code is None:
                 raise ClozeError(
@@ -166,19 +166,21 @@ class JobServer:
         spec = {
             "command": command, "log": str(self._log), "directory": directory, "rest": self._rest, "job_prefix": self._token
         }  # fmt: skip
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.engines.keeper", json.dumps(spec)], stdin=subprocess.PIPE, start_new_session=True
+        self._supervisor = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.engines.supervisor", json.dumps(spec)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
         )
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.close()
+        assert self._supervisor.stdin is not None
+        self._supervisor.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(timeout=30)
+            self._supervisor.wait(timeout=30)
 
     def raise_if_ended(self) -> None:
         """Raises: ClozeError: the job server is gone."""
-        code = self._keeper.poll()
+        code = self._supervisor.poll()
         if code is not None:
             raise _ended(code, self._log.read_text(encoding="utf-8", errors="replace")[-4096:], self._log)
 

@@ -29,11 +29,11 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
 from pipeline.core.errors import UsageError
 from pipeline.core.processes import die_with_parent, ending
-from pipeline.engines.base import Lost
+from pipeline.engines.base import WorkerLost
 
 STOP_SECONDS = 5.0  # between SIGTERM and SIGKILL
 START_SECONDS = 60.0
-NEWS_SECONDS = 0.3  # within which a pool knows of a death
+DEATH_NOTICE_SECONDS = 0.3  # within which a pool knows of a death
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -75,7 +75,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
             raise UsageError(f"the worker pool cannot listen at {self.address}; choose another address, or end who holds it")
         self.address = f"{self.address.rpartition(':')[0]}:{port}"
         # In a session of its own: Ctrl-C is meant for this process, which then stops the workers; else they would seem to have died.
-        self._nursery = subprocess.Popen(
+        self._fork_server = subprocess.Popen(
             [sys.executable, "-m", "pipeline.engines.beam_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -91,21 +91,21 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         with self._lock:
             workers = dict(self._workers)
         self._stop(workers, STOP_SECONDS if error is None else 0)
-        assert self._nursery.stdin is not None
+        assert self._fork_server.stdin is not None
         with suppress(OSError):
-            self._nursery.stdin.close()
+            self._fork_server.stdin.close()
         try:
-            self._nursery.wait(timeout=STOP_SECONDS)
+            self._fork_server.wait(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._nursery.kill()
-            self._nursery.wait()
+            self._fork_server.kill()
+            self._fork_server.wait()
         self._listener.join()
 
     def raise_if_dead(self) -> None:
-        """Raises: Lost: a worker has died since the last call."""
+        """Raises: WorkerLost: a worker has died since the last call."""
         if self.deaths:
             deaths, self.deaths = self.deaths, []
-            raise Lost(f"{deaths[0]}; run again to go on: what is finished is kept")
+            raise WorkerLost(f"{deaths[0]}; run again to go on: what is finished is kept")
 
     def StartWorker(self, request: Any, context: Any) -> Any:
         with self._lock:
@@ -126,14 +126,14 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
 
     def _ask(self, request: dict[str, Any]) -> None:
         with suppress(OSError), self._lock:  # its death is told by the listener
-            assert self._nursery.stdin is not None
-            self._nursery.stdin.write(json.dumps(request).encode() + b"\n")
-            self._nursery.stdin.flush()
+            assert self._fork_server.stdin is not None
+            self._fork_server.stdin.write(json.dumps(request).encode() + b"\n")
+            self._fork_server.stdin.flush()
 
     def _listen(self) -> None:
-        """What the nursery says, until it ends."""
-        assert self._nursery.stdout is not None
-        for line in self._nursery.stdout:
+        """What the fork server says, until it ends."""
+        assert self._fork_server.stdout is not None
+        for line in self._fork_server.stdout:
             event = json.loads(line)
             if "started" in event:
                 worker = self._workers[event["started"]]
@@ -141,7 +141,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
                 worker.started.set()
             else:
                 self._note_end(self._workers.pop(event["ended"]), event["code"], event["unit"])
-        code = self._nursery.wait()
+        code = self._fork_server.wait()
         for worker in list(self._workers.values()):
             self._note_end(worker, code)
 

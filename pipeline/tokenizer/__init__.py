@@ -1,6 +1,6 @@
-"""Stage "vocab": from text to a tokenizer, and from a tokenizer's files to one that encodes quickly.
+"""From a tokenizer's files to one that encodes quickly, and back to files that transformers opens.
 
-This module is light, so that configs can name the kinds; what is heavy is imported on the first call.
+This module is light; what is heavy is imported on the first call.
 """
 
 from __future__ import annotations
@@ -9,13 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipeline.tokenizer.tokenizer import Tokenizer
-
-# Kind -> `module:function` that trains it, from text to a `tokenizers.Tokenizer`.
-TRAINERS = {
-    "wordpiece": "pipeline.vocab.trainers.wordpiece:train",  # BERT
-    "bpe": "pipeline.vocab.trainers.bpe:train",  # RoBERTa: byte-level
-    "unigram": "pipeline.vocab.trainers.unigram:train",  # ALBERT
-}
 
 
 def load(path: str, lowercase: bool | None = None) -> Tokenizer:

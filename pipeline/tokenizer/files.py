@@ -11,7 +11,7 @@ import posixpath
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.core import artifact, fingerprints, stage, storage
+from pipeline.core import artifact, claim, fingerprints, storage
 from pipeline.core.errors import DataError
 
 CONFIG = "tokenizer_config.json"
@@ -61,7 +61,7 @@ def find(path: str) -> TokenizerFiles:
         )
     if not storage.is_dir(path):
         return _file(path)
-    if storage.exists(storage.join(path, stage.BUILDING)) and not artifact.is_artifact(path):
+    if claim.is_unfinished(path):
         raise DataError(f"{path} holds an unfinished artifact; run the stage that makes it again")
     config = storage.join(path, CONFIG)
     beside = config if storage.exists(config) else None

@@ -1,7 +1,8 @@
-"""SentencePiece models (`spiece.model`): the few fields of the protobuf that a tokenizer follows from, read without the library.
+"""SentencePiece models (`spiece.model`): the few fields of the protobuf that a tokenizer follows from.
 
 The format is protobuf's wire format: numbered fields, each a varint, eight bytes, a byte string, or four bytes. Field numbers are
-those of google/sentencepiece, sentencepiece_model.proto.
+those of google/sentencepiece, sentencepiece_model.proto. It is read here because the class that the sentencepiece package ships for it wants
+a newer protobuf than Apache Beam allows, and the library itself does not tell the normalization: docs/decisions.md, "Vocabularies".
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     (the driver chooses up to which rank documents are taken)
     TakeShard     a corpus shard -> its documents that are taken
 
-So no process reads the whole corpus, and the trainer, which is one process, reads its sample alone.
+So no process reads the whole corpus, and the trainer, which is one process, reads its sample alone. A shard is opened twice, because
+where the sample ends follows from the ranks of all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pipeline.core.stage import Build
 from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.shards import CorpusShards, read_shard
 from pipeline.engines.fan_out import fan_out
-from pipeline.vocab.sample import Cut, Figures, Sample, choose
+from pipeline.vocab.sample import Cut, DocumentRanks, Sample, choose
 
 RANKS = pa.schema([("rank", pa.uint64()), ("size", pa.int64()), ("train", pa.bool_())])
 
@@ -30,7 +31,7 @@ class RankShard:
     """A unit is {"path": corpus shard, "out": file}."""
 
     def __call__(self, unit: dict[str, str]) -> dict[str, Any]:
-        found = Figures.of(read_shard(unit["path"]))
+        found = DocumentRanks.of(read_shard(unit["path"]))
         batch = pa.RecordBatch.from_arrays([pa.array(column) for column in (found.rank, found.size, found.train)], schema=RANKS)
         write_arrow(unit["out"], RANKS, [batch])
         return {}
@@ -61,7 +62,9 @@ def draw_samples(build: Build, corpus: CorpusShards, sample_bytes: int) -> tuple
     ranks = _units(build, corpus, "ranks")
     fan_out(build, "rank", ranks, RankShard(), unit_name="bytes", weights=weights)
     tables = (read_arrow(unit["out"]) for _, unit in ranks)
-    cuts = choose(corpus.path, (Figures(*(table[name].to_numpy() for name in RANKS.names)) for table in tables), sample_bytes)
+    cuts = choose(
+        corpus.path, (DocumentRanks(*(table[name].to_numpy() for name in RANKS.names)) for table in tables), sample_bytes
+    )
     extracts = _units(build, corpus, "sample")
     take = TakeShard(cuts=tuple(asdict(cut) for cut in cuts))
     fan_out(build, "take", extracts, take, unit_name="bytes", weights=weights)

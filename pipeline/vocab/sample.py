@@ -26,7 +26,7 @@ REPORT_EVERY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class DocumentRanks:
     """What is known of a shard's documents when the sample is chosen: rank uint64, UTF-8 bytes int64, and whether of `train`."""
 
     rank: random_keys.U64
@@ -34,7 +34,7 @@ class Figures:
     train: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, table: pa.Table) -> Figures:
+    def of(cls, table: pa.Table) -> DocumentRanks:
         return cls(_rank(table["key"].to_numpy()), text_bytes(table), in_split(table, TRAIN))
 
 
@@ -96,18 +96,18 @@ class Sample:
         return read
 
 
-def choose(where: str, figures: Iterable[Figures], sample_bytes: int) -> tuple[Cut, Cut]:
+def choose(where: str, shards: Iterable[DocumentRanks], sample_bytes: int) -> tuple[Cut, Cut]:
     """What to train on, and what to measure with: held-out documents, or where there are none, some of the same.
 
     Args:
         where: the corpus, for messages.
-        figures: of every shard, in order.
+        shards: of the corpus, in order.
         sample_bytes: UTF-8 bytes to train on, at least.
 
     Raises:
         DataError: the corpus has no text to train on.
     """
-    found = list(figures)
+    found = list(shards)
     rank, size = np.concatenate([one.rank for one in found]), np.concatenate([one.size for one in found])
     train = np.concatenate([one.train for one in found])
     if not size[train].sum():
@@ -121,7 +121,7 @@ def choose(where: str, figures: Iterable[Figures], sample_bytes: int) -> tuple[C
 def heldout_sample(corpus: CorpusShards) -> Sample:
     """What vocabularies are measured with, straight from the corpus."""
     files = tuple(corpus.file(name) for name in corpus.names)
-    _, measured = choose(corpus.path, (Figures.of(read_shard(file)) for file in files), HELDOUT_BYTES)
+    _, measured = choose(corpus.path, (DocumentRanks.of(read_shard(file)) for file in files), HELDOUT_BYTES)
     return Sample(cut=measured, files=files)
 
 

@@ -11,52 +11,53 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.core.config import StageConfig
+from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.errors import DataError, UsageError, did_you_mean
+from pipeline.core.options import composed
 from pipeline.core.stage import Build, Outcome, Stage
-from pipeline.tokenizer import TRAINERS
+from pipeline.vocab.trainers.table import TRAINERS
 
 if TYPE_CHECKING:
     from pipeline.tokenizer.tokenizer import Tokenizer
     from pipeline.vocab.extend import Word
     from pipeline.vocab.sample import Sample
+    from pipeline.vocab.trainers.options import MergeOptions
+
+    class _OfTrainers(MergeOptions, StageConfig): ...
+
+else:
+    _OfTrainers = composed("OptionsOfTrainers", StageConfig, (trainer.options for trainer in TRAINERS.values()))
 
 VERSION = 1
 REPORT = "report.json"  # of the held-out text, so no part of the content that later stages follow from
 WORDS = "added_words.tsv"
-SIZES = {"wordpiece": 30522, "bpe": 50265, "unigram": 30000}  # of BERT, RoBERTa and ALBERT
 SHOWN_WORDS = 100
 
 
-class VocabConfig(StageConfig):
+class VocabConfig(_OfTrainers):
     """What the tokenizer is like: trained, or taken over from `import_path`, or `extend_path` and some words more.
 
-    Attributes:
-        kind: a name in `pipeline.tokenizer.TRAINERS`.
-        size: pieces, special tokens included. Text too small to yield as many gives fewer. None: the family's, in SIZES.
-        lowercase: lowercase the text. None: as BERT's uncased models and ALBERT do and RoBERTa does not; as its files say of a tokenizer
-            taken over.
-        strip_accents: remove accents. None: where case is removed (BERT), always (ALBERT); RoBERTa cannot.
-        min_frequency: how often a pair of pieces must occur to be merged, or a word to be added. Not for unigram.
-        limit_alphabet: the most different characters kept, by frequency; words with others become unknown. Not for bpe.
-        sample_bytes: UTF-8 bytes of text to train on, or to choose words from; whole documents, in an order drawn from their keys.
-        import_path: a tokenizer to take over as it is: all that `pipeline.tokenizer.load` reads.
-        extend_path: a tokenizer to extend by whole words; its ids stay.
-        add: words to add, those that shorten the corpus most (`pipeline.vocab.extend`).
-        words_path: a file of words to add before those, one a line.
+    With the options of every kind that can be trained.
     """
 
     kind: str = "wordpiece"
+    """What is trained: wordpiece (BERT), bpe (RoBERTa) or unigram (ALBERT); a name in `pipeline.vocab.trainers.table.TRAINERS`."""
     size: int | None = Field(default=None, ge=6, le=1 << 24)
+    """Pieces, special tokens included; text too small to yield as many gives fewer. None: as many as the family has."""
     lowercase: bool | None = None
+    """Lowercase the text. None: as BERT's uncased models and ALBERT do and RoBERTa does not; or as the tokenizer taken over does."""
     strip_accents: bool | None = None
-    min_frequency: int = Field(default=2, ge=1)
-    limit_alphabet: int = Field(default=1000, ge=1)
+    """Remove accents. None: where case is removed (BERT), always (ALBERT); RoBERTa cannot."""
     sample_bytes: int = Field(default=100_000_000, ge=1)
-    import_path: str | None = None
-    extend_path: str | None = None
+    """UTF-8 bytes of text to train on, or to choose words from; whole documents, in an order drawn from their keys."""
+    import_path: InputPath | None = None
+    """A tokenizer to take over as it is: all that `pipeline.tokenizer.load` reads."""
+    extend_path: InputPath | None = None
+    """A tokenizer to extend by whole words; its ids stay."""
     add: int = Field(default=0, ge=0)
-    words_path: str | None = None
+    """Words to add to it, those that shorten the corpus most."""
+    words_path: InputPath | None = None
+    """A file of words to add before those, one a line."""
 
     @field_validator("kind")
     @classmethod
@@ -76,10 +77,6 @@ class VocabConfig(StageConfig):
         if self.base is not None and (self.size or self.strip_accents is not None):
             raise ValueError("size and strip_accents are for training; a tokenizer taken over has its own: leave them out")
         return self
-
-    @classmethod
-    def path_fields(cls) -> tuple[str, ...]:
-        return ("import_path", "extend_path", "words_path")
 
     @property
     def base(self) -> str | None:
@@ -103,7 +100,7 @@ def run(config: VocabConfig, build: Build) -> Outcome:
     """Train or take over, save, and measure on held-out text.
 
     The summary's `fertility` is pieces a word, `unknown_rate` the share of unknown pieces (both None without a corpus);
-    `report.json` has all figures of `pipeline.vocab.measure`.
+    `report.json` has all that `pipeline.vocab.measure` says.
 
     Raises:
         DataError: the corpus, or the tokenizer that is taken over, is missing, damaged or empty.
@@ -122,7 +119,7 @@ def run(config: VocabConfig, build: Build) -> Outcome:
         build.counters["sample/bytes"] += sample.cut.size
     tokenizer, base, words = _make(config, build, sample)
     tokenizer.save(build.path)
-    figures: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     summary: dict[str, Any] = {
         "size": tokenizer.vocab_size,
         "kind": tokenizer.kind,
@@ -133,21 +130,21 @@ def run(config: VocabConfig, build: Build) -> Outcome:
     if heldout is not None:
         build.report.progress(0, None, "", {"step": "measure"})
         documents = list(heldout.sentences())
-        figures["tokenizer"] = measure(tokenizer, documents)
+        measured["tokenizer"] = measure(tokenizer, documents)
         if base is not None and config.extend_path:
-            figures["before"] = measure(base, documents)
-            summary["fertility_before"] = figures["before"]["fertility"]
+            measured["before"] = measure(base, documents)
+            summary["fertility_before"] = measured["before"]["fertility"]
         for name in ("fertility", "unknown_rate", "single_piece_words", "bytes_per_piece"):
-            summary[name] = figures["tokenizer"][name]
+            summary[name] = measured["tokenizer"][name]
     if config.extend_path:
         assert base is not None
         _write_words(build, words, tokenizer)
         build.counters["words/added"] += len(words)
         summary |= {"added": len(words), "added_pieces": tokenizer.vocab_size - base.vocab_size}
         summary["added_words"] = [word.text for word in words[:SHOWN_WORDS]]
-    content = json.dumps(figures, indent=1, sort_keys=True) + "\n"
+    content = json.dumps(measured, indent=1, sort_keys=True) + "\n"
     storage.write_bytes(build.file(REPORT), content.encode())
-    return Outcome(rows=tokenizer.vocab_size, tokens=figures.get("tokenizer", {}).get("pieces", 0), summary=summary)
+    return Outcome(rows=tokenizer.vocab_size, tokens=measured.get("tokenizer", {}).get("pieces", 0), summary=summary)
 
 
 def _make(config: VocabConfig, build: Build, sample: Sample | None) -> tuple[Tokenizer, Tokenizer | None, list[Word]]:
@@ -164,14 +161,13 @@ def _make(config: VocabConfig, build: Build, sample: Sample | None) -> tuple[Tok
         return extended, base, words
     if sample is None:
         raise UsageError(f"a {config.kind} vocabulary is learned from text; give a corpus, or import_path to take one over")
-    lowercase = config.lowercase if config.lowercase is not None else config.kind != "bpe"
-    trained = load_object(TRAINERS[config.kind])(
+    trainer = TRAINERS[config.kind]
+    trained = load_object(trainer.function)(
         sample.reported(build.report),
-        size=config.size or SIZES[config.kind],
-        lowercase=lowercase,
+        config,
+        size=config.size or trainer.size,
+        lowercase=trainer.lowercase if config.lowercase is None else config.lowercase,
         strip_accents=config.strip_accents,
-        min_frequency=config.min_frequency,
-        limit_alphabet=config.limit_alphabet,
     )
     return Tokenizer.of(trained, build.path), None, []
 
@@ -216,4 +212,13 @@ def _write_words(build: Build, words: list[Word], tokenizer: Tokenizer) -> None:
     storage.write_bytes(build.file(WORDS), "".join(f"{line}\n" for line in lines).encode())
 
 
-STAGE = Stage(name="vocab", version=VERSION, config=VocabConfig, run=run, optional_inputs=("corpus",), volatile=(REPORT,))
+STAGE = Stage(
+    name="vocab",
+    version=VERSION,
+    config=VocabConfig,
+    run=run,
+    optional_inputs=("corpus",),
+    volatile=(REPORT,),
+    worker="pipeline",
+    headline=lambda summary: f"{summary['size']:,} pieces",
+)

@@ -15,8 +15,8 @@ import pytest
 
 from pipeline.core import artifact
 from pipeline.core.errors import ClozeError
-from pipeline.core.stage import Result
-from pipeline.dataset import disk, seen_documents, shards
+from pipeline.core.execute import Result
+from pipeline.dataset import disk, document_keys, shards
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
 
@@ -68,7 +68,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
     """The units that are done, by step, while the context lasts."""
     done: dict[str, list[str]] = {"rows": [], "shards": []}
     with monkeypatch.context() as patch:
-        for step, kind in (("rows", seen_documents.MakeDocumentPart), ("shards", shards.MakeShard)):
+        for step, kind in (("rows", document_keys.MakeNewPart), ("shards", shards.MakeShard)):
             original = kind.__call__
 
             def call(self: object, unit: dict[str, object], original=original, step: str = step) -> dict[str, object]:
@@ -165,7 +165,7 @@ def test_a_killed_worker_is_told_and_what_it_finished_is_kept(
 ) -> None:
     """kill -9 on the stage's process under `cloze dataset`, after its first finished unit."""
     out = tmp_path / "out"
-    code = "import sys, time; from flows.cli import main; from pipeline.dataset import seen_documents as documents;sys.exit(main(sys.argv[1:]))"
+    code = "import sys, time; from flows.cli import main; from pipeline.dataset import document_keys as documents;sys.exit(main(sys.argv[1:]))"
     slow = tmp_path / "sitecustomize.py"
     slow.write_text(SLOW)
     settings = ["--length", "48", "--copies", "30", "--seed", "7", "--shards", "4"]

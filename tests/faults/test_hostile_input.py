@@ -30,7 +30,7 @@ from backports import zstd
 from pipeline.core import artifact
 from pipeline.core.arrow import read_arrow
 from pipeline.core.errors import DataError
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 from pipeline.corpus.readers import find_reader
 from pipeline.corpus.readers.base import Settings, Tally
 from pipeline.corpus.stage import STAGE, CorpusConfig

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from pipeline.core import storage
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, Stopped
 from pipeline.core.stage import Build, Outcome, Stage
-from pipeline.core.worker import EVENTS_FD, Events, main
+from pipeline.core.worker import EVENTS_FD, Events
 
 
 class ToyConfig(StageConfig):
@@ -80,7 +79,4 @@ def _faults_of_the_second() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-STAGE = Stage(name="toy", version=1, config=ToyConfig, run=run)
-
-if __name__ == "__main__":
-    sys.exit(main({"toy": "tests.flows.toy:STAGE"}))
+STAGE = Stage(name="toy", version=1, config=ToyConfig, run=run, worker="tests.flows", parallel=True)

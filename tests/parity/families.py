@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from model.families.config import ModelConfig
-from model.families.key_map import Hub
+from model.families.hub import Hub, exportable, hub_of
+from model.families.models import restore
 from model.families.pretraining import PretrainingModel
-from model.families.table import restore
 from model.hub.read import complete
-from model.hub.table import hub_of
-from tests.tiny_models import tiny_config
+from tests.tiny_models import tiny_batch, tiny_config, variants
 
 transformers = pytest.importorskip("transformers", reason="parity is measured against transformers, which is not installed")
 
@@ -60,12 +59,36 @@ class Case:
         return restore(self.config, complete(self.config, self.hub.from_state(theirs.state_dict(), "theirs")).state)
 
 
+# Every family that has a Hugging Face form, in all its variants.
+CASES = [Case(family=family, changes=changes) for family in exportable() for changes in variants(family)]
+FIRST = [Case(family=family, changes=variants(family)[0]) for family in exportable()]
+
+
+def case_id(case: Case) -> str:
+    return "-".join([case.family, *map(str, case.changes.values())])
+
+
+def batch_of(case: Case, rows: int, length: int) -> dict[str, Tensor]:
+    """Rows whose padding has the padding's id, which stands nowhere else: RoBERTa and its kin find padding by it."""
+    batch = tiny_batch(rows=rows, length=length, seed=length)
+    pad, real = case.config.pad_token_id, batch["attention_mask"]
+    other = 9 if pad != 9 else 8
+    return {**batch, "input_ids": batch["input_ids"].masked_fill(batch["input_ids"] == pad, other).masked_fill(~real, pad)}
+
+
 def their_inputs(theirs: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
     if "token_type_ids" in inspect.signature(theirs.forward).parameters:
         segments = getattr(theirs.config, "type_vocab_size", 2)
         inputs["token_type_ids"] = batch["token_type_ids"].clamp(max=segments - 1)
     return inputs
+
+
+def their_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of models with BERT's two heads."""
+    labels = torch.full(batch["input_ids"].shape, -100).flatten()
+    labels[batch["masked_positions"]] = batch["masked_labels"]
+    return {"labels": labels.view(batch["input_ids"].shape), "next_sentence_label": batch["pair_labels"]}
 
 
 def their_logits(case: Case, outputs: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:

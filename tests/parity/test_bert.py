@@ -8,46 +8,26 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from model import checkpoint
 from model.families.bert.hub import HUB
-from model.families.config import ModelConfig
-from model.families.table import restore
+from model.families.models import restore
 from model.hub import parity
 from model.hub.export_stage import STAGE, ExportConfig
 from model.hub.read import import_directory, read_directory
 from model.objectives import objectives, total_loss
-from pipeline.core import stage
 from pipeline.core.errors import ClozeError
+from pipeline.core.execute import execute
+from tests.parity.families import Case, their_inputs, their_labels, transformers
 from tests.tiny_models import PIECES, tiny_batch, tiny_config, tiny_model, write_checkpoint, write_classifier, write_tokenizer
 
-transformers = pytest.importorskip("transformers", reason="parity is measured against transformers, which is not installed")
-
 TOLERANCE = {"atol": 1e-5, "rtol": 0.0}
+HEADS = tiny_config().heads
 
 
 def hugging_face(seed: int = 0, **changes: Any) -> Any:
     """A random BertForPreTraining of the tiny sizes, biases and norms included."""
-    torch.manual_seed(seed)
-    config = HUB.to_config(tiny_config(**changes), ModelConfig.heads, None)
-    model = transformers.BertForPreTraining(transformers.BertConfig(**config)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-    return model
-
-
-def their_inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    inputs = {name: batch[name] for name in ("input_ids", "token_type_ids")}
-    return {**inputs, "attention_mask": batch["attention_mask"].long()}
-
-
-def their_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    labels = torch.full(batch["input_ids"].shape, -100).flatten()
-    labels[batch["masked_positions"]] = batch["masked_labels"]
-    return {"labels": labels.view(batch["input_ids"].shape), "next_sentence_label": batch["pair_labels"]}
+    return Case(family="bert", changes=changes).theirs(seed=seed)
 
 
 @pytest.mark.parametrize("length", [4, 13, 32])
@@ -57,7 +37,7 @@ def test_their_weights_in_our_model_give_their_logits(length: int, changes: dict
     ours = restore(tiny_config(**changes), HUB.from_state(theirs.state_dict(), "theirs"))
     batch = tiny_batch(rows=5, length=length, seed=length)
     with torch.inference_mode():
-        outputs, expected = ours(batch), theirs(**their_inputs(batch), output_hidden_states=True)
+        outputs, expected = ours(batch), theirs(**their_inputs(theirs, batch), output_hidden_states=True)
     real = batch["attention_mask"]
     torch.testing.assert_close(outputs["hidden"][real], expected.hidden_states[-1][real], **TOLERANCE)
     masked = expected.prediction_logits.flatten(0, 1)[batch["masked_positions"]]
@@ -72,7 +52,7 @@ def test_total_loss_and_every_gradient_agree(dropout: float) -> None:
     batch = tiny_batch(rows=6, length=15)
     outputs = ours(batch)
     loss = total_loss([objective.score(outputs, batch) for objective in objectives(("mlm", "nsp"))])
-    expected = theirs(**their_inputs(batch), **their_labels(batch)).loss
+    expected = theirs(**their_inputs(theirs, batch), **their_labels(batch)).loss
     torch.testing.assert_close(loss, expected, **TOLERANCE)
     loss.backward()
     expected.backward()
@@ -94,13 +74,13 @@ def test_no_key_is_left_over_on_either_side() -> None:
 
 @pytest.mark.parametrize("name", sorted(HUB.architectures.values()))
 def test_their_class_has_no_other_parameter(name: str) -> None:
-    config = transformers.BertConfig(**HUB.to_config(tiny_config(), ModelConfig.heads, None))
+    config = transformers.BertConfig(**HUB.to_config(tiny_config(), HEADS, None))
     names = set(getattr(transformers, name)(config).state_dict()) - set(HUB.copies)
     assert [missing for missing in sorted(names) if HUB.keys.ours(missing) is None] == []
 
 
 def export(directory: str, out: Path) -> Path:
-    result = stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(out))
+    result = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(out))
     summary = result.manifest.summary
     assert summary["directory"] == str(out)
     assert 0 <= summary["max_logit_difference"] <= 1e-5
@@ -143,9 +123,9 @@ def test_an_exported_classifier_opens_with_its_labels(tmp_path: Path) -> None:
     directory = write_classifier(tmp_path / "checkpoint", tmp_path / "scratch", ("bad", "good", "neither"))
     out = export(directory, tmp_path / "hub")
     model = opened(transformers.AutoModelForSequenceClassification, out)
-    assert model.families.config.id2label == {0: "bad", 1: "good", 2: "neither"}
-    assert model.families.config.label2id == {"bad": 0, "good": 1, "neither": 2}
-    assert model.families.config.num_labels == 3
+    assert model.config.id2label == {0: "bad", 1: "good", 2: "neither"}
+    assert model.config.label2id == {"bad": 0, "good": 1, "neither": 2}
+    assert model.config.num_labels == 3
     pipeline = transformers.pipeline("text-classification", model=str(out), tokenizer=str(out))
     assert pipeline("the cat sat")[0]["label"] in {"bad", "good", "neither"}
     found = read_directory(str(out))
@@ -172,17 +152,17 @@ def test_what_transformers_saves_is_imported(tmp_path: Path) -> None:
     import_directory(str(tmp_path / "hub"), str(tmp_path / "checkpoint"))
     loaded = checkpoint.load(str(tmp_path / "checkpoint"))
     with torch.inference_mode():
-        expected = theirs(**their_inputs(batch))
+        expected = theirs(**their_inputs(theirs, batch))
         found = restore(loaded.model, loaded.state)(batch)
     torch.testing.assert_close(found["pair_logits"], expected.seq_relationship_logits, **TOLERANCE)
 
 
 def test_export_is_the_same_bytes_again_and_cached(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
-    first = stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "1"))
-    second = stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "2"))
+    first = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "1"))
+    second = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "2"))
     assert first.manifest.content_sha256 == second.manifest.content_sha256
-    assert stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "1")).cached
+    assert execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "1")).cached
 
 
 def test_an_export_that_changes_logits_fails_and_leaves_no_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,17 +174,17 @@ def test_an_export_that_changes_logits_fails_and_leaves_no_artifact(tmp_path: Pa
 
     monkeypatch.setattr(type(HUB), "to_config", tampered)
     with pytest.raises(ClozeError, match=r"config\.json differs"):
-        stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
+        execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
     monkeypatch.setattr("model.hub.write.check_reload", lambda *_: None)
     with pytest.raises(ClozeError, match="logits that differ by"):
-        stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
+        execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_without_transformers_export_still_checks_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parity, "transformers_installed", lambda: False)
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
-    result = stage.execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
+    result = execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
     assert result.manifest.summary["max_logit_difference"] is None
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["model_type"], config["architectures"]) == ("bert", ["BertForPreTraining"])

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from pipeline.core import random_keys
-from pipeline.dataset.masking.draw import MaskConfig, TokenTable, draw_masks
+from pipeline.dataset.masking import MaskConfig, TokenTable, draw_masks
 from pipeline.dataset.pairs.nsp import RANDOM, next_sentence
 from pipeline.dataset.pairs.segments import PairConfig
 from pipeline.dataset.rows import assemble
-from pipeline.dataset.tokenized import tokenize
+from pipeline.dataset.tokenized_documents import tokenize
 from pipeline.tokenizer import load
 from pipeline.tokenizer.tokenizer import Tokenizer
 

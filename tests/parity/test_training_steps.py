@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 
 from model.data.collate import collate
 from model.data.training import training_order, training_shards
-from model.families import table as families
 from model.families.bert.hub import HUB
 from model.families.config import for_dataset
+from model.families.models import new_model
 from model.objectives import objectives, total_loss
 from model.train.optimizers import adamw, parameter_groups
 from model.train.schedules import factor
@@ -23,9 +22,7 @@ from model.train.setup import _WEIGHTS
 from pipeline.core import random_keys
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here
-from tests.parity.test_bert import their_inputs, their_labels
-
-transformers = pytest.importorskip("transformers", reason="parity is measured against transformers, which is not installed")
+from tests.parity.families import their_inputs, their_labels, transformers
 
 STEPS = 100
 
@@ -55,7 +52,7 @@ def ours_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 def theirs_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     real = batch["masked_labels"] != -100  # filler would overwrite a label
     masked = {**batch, "masked_positions": batch["masked_positions"][real], "masked_labels": batch["masked_labels"][real]}
-    loss: Tensor = model(**their_inputs(batch), **their_labels(masked)).loss
+    loss: Tensor = model(**their_inputs(model, batch), **their_labels(masked)).loss
     return loss
 
 
@@ -75,7 +72,7 @@ def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
     assert settings.model is not None
     shape = for_dataset(settings.model, shards.info)
     torch.manual_seed(int(random_keys.derive(settings.seed, _WEIGHTS)))
-    model = families.build(shape)
+    model = new_model(shape)
     theirs = transformers.BertForPreTraining(transformers.BertConfig(**HUB.to_config(shape, shape.heads, None)))
     theirs.load_state_dict(HUB.to_state(copy.deepcopy(model.state_dict())), strict=False)
     plain = losses(model, ours_of, settings, batches)

@@ -10,25 +10,24 @@ from model.families.config import ModelConfig, Probability, Size
 
 
 class AlbertConfig(ModelConfig):
-    """ALBERT (Lan et al., 2020); the defaults that BERT does not have are those of section 3 and of google-research/albert.
-
-    Attributes:
-        embedding_size: E, of the word, position and segment embeddings (Table 3).
-        shared: what all layers of a group have in common (Table 4): everything, attention alone, the feed-forward block alone,
-            or nothing. Hugging Face has the first.
-        num_hidden_groups: how many sets of parameters the layers are divided among, in equal runs (google-research/albert,
-            modeling.py, `num_hidden_groups`).
-        inner_group_num: layers in a group's set, run one after the other at each step of the stack.
-    """
+    """ALBERT (Lan et al., 2020); the defaults that BERT does not have are those of section 3 and of google-research/albert."""
 
     family: Literal["albert"] = "albert"
     hidden_act: Literal["gelu", "gelu_new", "relu"] = "gelu_new"
     hidden_dropout: Probability = 0.0  # as in the paper's version 2 models: section 4.8
     attention_dropout: Probability = 0.0
+
     embedding_size: Size = 128
+    """Width of the word, position and segment embeddings (Table 3)."""
+
     shared: Literal["all", "attention", "feed-forward", "none"] = "all"
+    """What all layers of a group share (Table 4): everything, attention or feed-forward block alone, or nothing."""
+
     num_hidden_groups: Size = 1
+    """How many sets of parameters the layers are divided among, in equal runs (google-research/albert, modeling.py)."""
+
     inner_group_num: Size = 1
+    """Layers in a group's set, run one after the other at each step of the stack."""
 
     @field_validator("num_hidden_groups")
     @classmethod
@@ -49,3 +48,6 @@ class AlbertConfig(ModelConfig):
 
     def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         return ("mlm", "sop")
+
+
+CONFIG = AlbertConfig

@@ -8,7 +8,7 @@ from torch import nn
 
 from model.families.albert.config import AlbertConfig
 from model.families.bert import model as bert
-from model.families.bert.model import pooler
+from model.families.bert.model import new_pooler
 from model.families.config import ModelConfig
 from model.families.pretraining import PretrainingModel
 from model.layers.embeddings import Embeddings
@@ -17,7 +17,7 @@ from model.layers.encoder_layer import EncoderLayer
 from model.layers.heads import initialize
 from model.layers.shared import Shared
 
-__all__ = ["build", "pooler"]
+__all__ = ["new_model", "new_pooler"]
 
 
 class GroupedEncoder(Encoder):
@@ -29,7 +29,7 @@ class GroupedEncoder(Encoder):
         self.groups = nn.ModuleList([nn.ModuleList(group) for group in groups])
 
 
-def build(config: ModelConfig) -> PretrainingModel:
+def new_model(config: ModelConfig) -> PretrainingModel:
     """The model of the given sizes, initialised from torch's current random state."""
     config = cast(AlbertConfig, config)
     size = config.embedding_size
@@ -45,7 +45,7 @@ def build(config: ModelConfig) -> PretrainingModel:
     model = PretrainingModel(
         _encoder(config, embeddings),
         bert.masked_lm(config, size),
-        pooler=pooler(config),
+        pooler=new_pooler(config),
         pair=nn.Linear(config.hidden_size, 2),
     )
     initialize(model, config.initializer_range)

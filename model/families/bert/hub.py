@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from model.families.key_map import Hub, KeyMap
+from model.families.hub import Hub
+from model.families.key_map import KeyMap
 
 Row = tuple[str, str]
 

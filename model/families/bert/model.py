@@ -16,7 +16,7 @@ from model.layers.feed_forward import FeedForward
 from model.layers.heads import MaskedLMHead, Pooler, initialize
 
 
-def build(config: ModelConfig, *, pre_norm: bool = False) -> PretrainingModel:
+def new_model(config: ModelConfig, *, pre_norm: bool = False) -> PretrainingModel:
     """BERT of the given sizes, initialised from torch's current random state.
 
     Args:
@@ -25,7 +25,7 @@ def build(config: ModelConfig, *, pre_norm: bool = False) -> PretrainingModel:
     model = PretrainingModel(
         encoder(config, pre_norm=pre_norm),
         masked_lm(config),
-        pooler=pooler(config),
+        pooler=new_pooler(config),
         pair=nn.Linear(config.hidden_size, 2),
     )
     initialize(model, config.initializer_range)
@@ -84,7 +84,7 @@ def masked_lm(config: ModelConfig, size: int | None = None) -> MaskedLMHead:
     return MaskedLMHead(config.hidden_size, width, config.vocab_size, activation=config.hidden_act, norm=norm)
 
 
-def pooler(config: ModelConfig) -> Pooler:
+def new_pooler(config: ModelConfig) -> Pooler:
     """What gives one vector a sequence, in the pair task and in fine-tuning."""
     return Pooler(config.hidden_size)
 

@@ -15,19 +15,19 @@ from model.layers.heads import Pooler, initialize
 _POSITION = "encoder.embeddings.position.weight"
 
 
-def build(config: ModelConfig) -> PretrainingModel:
+def new_model(config: ModelConfig) -> PretrainingModel:
     """The model of the given sizes, initialised from torch's current random state."""
     model = PretrainingModel(bert.encoder(config), bert.masked_lm(config))
     initialize(model, config.initializer_range)
     return model
 
 
-def pooler(config: ModelConfig) -> Pooler:
+def new_pooler(config: ModelConfig) -> Pooler:
     """What stands before the classifier: a dense layer and ReLU (transformers, modeling_distilbert.py, `pre_classifier`)."""
     return Pooler(config.hidden_size, "relu")
 
 
-def from_teacher(config: ModelConfig, teacher: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def first_weights(config: ModelConfig, teacher: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A student's first weights (section 2: "initialize the student from the teacher by taking one layer out of two").
 
     Student layer i is teacher layer i * T // S, of T and S layers: 0, 2, 4, … for half as many. Embeddings and the LM head come
@@ -46,5 +46,5 @@ def from_teacher(config: ModelConfig, teacher: ModelConfig, state: Mapping[str, 
     offset = len(found[_POSITION]) - teacher.max_position_embeddings
     found[_POSITION] = found[_POSITION][offset : offset + config.max_position_embeddings]
     with torch.device("meta"):
-        wanted = {name: tensor.shape for name, tensor in build(config).state_dict().items()}
+        wanted = {name: tensor.shape for name, tensor in new_model(config).state_dict().items()}
     return {name: tensor.clone() for name, tensor in found.items() if wanted.get(name) == tensor.shape}

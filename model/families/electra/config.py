@@ -11,21 +11,20 @@ from model.families.config import ModelConfig, Size
 
 
 class ElectraConfig(ModelConfig):
-    """ELECTRA (Clark et al., 2020).
-
-    Attributes:
-        embedding_size: E; where it is not the hidden size, a projection follows (google-research/electra, `embeddings_project`).
-        generator_size: the generator's width, heads and feed-forward block as a share of the discriminator's (Table 6,
-            "Generator Size"); it has as many layers.
-        discriminator_weight: of the replaced-token loss beside the generator's (λ = 50, section 3.2 and Table 6).
-    """
+    """ELECTRA (Clark et al., 2020)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "discriminator": {}}
 
     family: Literal["electra"] = "electra"
+
     embedding_size: Size = 768
+    """Width of the embeddings; where it is not the hidden size, a projection follows (google-research/electra, `embeddings_project`)."""
+
     generator_size: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
+    """The generator's width, heads and feed-forward block as a share of the discriminator's (Table 6); it has as many layers."""
+
     discriminator_weight: Annotated[float, Field(ge=0.0)] = 50.0
+    """Weight of the replaced-token loss beside the generator's (λ in section 3.2 and Table 6)."""
 
     @field_validator("generator_size")
     @classmethod
@@ -54,3 +53,6 @@ class ElectraConfig(ModelConfig):
 
     def loss_weights(self) -> Mapping[str, float]:
         return {"rtd": self.discriminator_weight}
+
+
+CONFIG = ElectraConfig

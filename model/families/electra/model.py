@@ -116,7 +116,7 @@ class Electra(nn.Module):
         return torch.searchsorted(summed, place, right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)
 
 
-def build(config: ModelConfig) -> Electra:
+def new_model(config: ModelConfig) -> Electra:
     """The model of the given sizes, initialised from torch's current random state."""
     config = cast(ElectraConfig, config)
     small = config.generator
@@ -135,7 +135,7 @@ def build(config: ModelConfig) -> Electra:
     return model
 
 
-def pooler(config: ModelConfig) -> Pooler:
+def new_pooler(config: ModelConfig) -> Pooler:
     """What stands before the classifier: a dense layer and GELU (transformers, modeling_electra.py, `ElectraClassificationHead`)."""
     return Pooler(config.hidden_size, "gelu")
 

@@ -13,18 +13,16 @@ Window = Annotated[int, Field(ge=2, multiple_of=2)]
 
 
 class LongformerConfig(RobertaConfig):
-    """Defaults are those of longformer-base-4096 (Beltagy et al., "Longformer", 2020, section 5 and Table 12).
+    """Defaults are those of longformer-base-4096 (Beltagy et al., "Longformer", 2020, section 5 and Table 12)."""
 
-    Attributes:
-        attention_window: how wide each layer's window is, half of it to either side: one even number for all layers, or one a layer.
-    """
+    compiles: ClassVar[bool] = False  # how many tokens are global is known from the batch alone
 
     family: Literal["longformer"] = "longformer"  # type: ignore[assignment]
     max_position_embeddings: Size = 4096
     layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-5
-    compiles: ClassVar[bool] = False  # how many tokens are global is known from the batch alone
 
     attention_window: Window | tuple[Window, ...] = 512
+    """How wide each layer's window is, half of it to either side: one even number for all layers, or one a layer."""
 
     @field_validator("attention_window")
     @classmethod
@@ -40,3 +38,6 @@ class LongformerConfig(RobertaConfig):
         """How far a token sees to either side in the layer of this number, from 0."""
         whole = self.attention_window[layer] if isinstance(self.attention_window, tuple) else self.attention_window
         return whole // 2
+
+
+CONFIG = LongformerConfig

@@ -7,6 +7,7 @@ from typing import Any
 
 from model.families.bert import hub as bert
 from model.families.key_map import KeyMap
+from model.families.longformer.model import convert
 from model.families.roberta import hub as roberta
 
 LAYER = "longformer.encoder.layer.{n}.attention.self"
@@ -46,6 +47,7 @@ HUB = replace(
     },
     ignored=frozenset({"longformer.embeddings.position_ids"}),
     unused=("longformer.pooler.",),
+    converts={"roberta": convert},
     write=write,
     read=read,
 )

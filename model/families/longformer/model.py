@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from model.families.bert import model as bert
-from model.families.bert.model import pooler
+from model.families.bert.model import new_pooler
 from model.families.config import ModelConfig
 from model.families.longformer.config import LongformerConfig
 from model.families.pretraining import PretrainingModel
@@ -18,7 +18,7 @@ from model.layers.global_attention import GlobalAttention, LongRows
 from model.layers.heads import initialize
 from pipeline.core.errors import UsageError
 
-__all__ = ["build", "convert", "pooler"]
+__all__ = ["convert", "new_model", "new_pooler"]
 
 PROJECTIONS = ("query", "key", "value")
 
@@ -80,7 +80,7 @@ class LongModel(PretrainingModel):
         return hidden
 
 
-def build(config: ModelConfig) -> PretrainingModel:
+def new_model(config: ModelConfig) -> PretrainingModel:
     """The model of the given sizes, initialised from torch's current random state."""
     config = cast(LongformerConfig, config)
     plain = bert.encoder(config, position_offset=config.pad_token_id + 1)

@@ -9,16 +9,17 @@ from model.families.config import ModelConfig
 
 
 class LtrConfig(ModelConfig):
-    """The left-to-right model of BERT's ablations (Devlin et al., 2019, section 5.1 and Table 5).
-
-    Attributes:
-        bilstm: in fine-tuning, a bidirectional LSTM of random weights stands on the encoder (Table 5, last row).
-    """
+    """The left-to-right model of BERT's ablations (Devlin et al., 2019, section 5.1 and Table 5)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"lm": {}}
 
     family: Literal["ltr"] = "ltr"
+
     bilstm: bool = False
+    """In fine-tuning, a bidirectional LSTM of random weights stands on the encoder (Table 5, last row)."""
 
     def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         return ("lm",)
+
+
+CONFIG = LtrConfig

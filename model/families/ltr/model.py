@@ -67,14 +67,14 @@ class LstmPooler(Pooler):
         return super().forward(states.to(hidden.dtype))
 
 
-def build(config: ModelConfig) -> LeftToRight:
+def new_model(config: ModelConfig) -> LeftToRight:
     """The model of the given sizes, initialised from torch's current random state."""
     model = LeftToRight(bert.encoder(config, causal=True), bert.masked_lm(config))
     initialize(model, config.initializer_range)
     return model
 
 
-def pooler(config: ModelConfig) -> Pooler:
+def new_pooler(config: ModelConfig) -> Pooler:
     """What gives one vector a sequence in fine-tuning."""
     return LstmPooler(config.hidden_size) if cast(LtrConfig, config).bilstm else LastPooler(config.hidden_size)
 

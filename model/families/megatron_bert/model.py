@@ -7,13 +7,13 @@ original order of norms makes diverge, and small ones bear a higher learning rat
 from __future__ import annotations
 
 from model.families.bert import model as bert
-from model.families.bert.model import pooler
+from model.families.bert.model import new_pooler
 from model.families.config import ModelConfig
 from model.families.pretraining import PretrainingModel
 
-__all__ = ["build", "pooler"]
+__all__ = ["new_model", "new_pooler"]
 
 
-def build(config: ModelConfig) -> PretrainingModel:
+def new_model(config: ModelConfig) -> PretrainingModel:
     """The model of the given sizes, initialised from torch's current random state."""
-    return bert.build(config, pre_norm=True)
+    return bert.new_model(config, pre_norm=True)

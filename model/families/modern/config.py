@@ -11,16 +11,7 @@ from model.families.config import ModelConfig, Probability, Size
 
 
 class ModernConfig(ModelConfig):
-    """Defaults are those of ModernBERT-base (Warner et al., "Smarter, Better, Faster, Longer", 2024, appendix A, Table 4).
-
-    Attributes:
-        hidden_dropout: of the embeddings; the layers' outputs have `attention_dropout` and `mlp_dropout`.
-        attention_dropout: of the attention probabilities and of what attention puts out.
-        mlp_dropout: inside the feed-forward block, before its way down.
-        local_attention: how wide the window of local layers is: half of it to either side.
-        global_attention_every: of so many layers the first sees the whole row.
-        global_rope_theta, local_rope_theta: the base of the rotary wavelengths of global and of local layers.
-    """
+    """Defaults are those of ModernBERT-base (Warner et al., "Smarter, Better, Faster, Longer", 2024, appendix A, Table 4)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
 
@@ -29,14 +20,28 @@ class ModernConfig(ModelConfig):
     intermediate_size: Size = 1152
     max_position_embeddings: Size = 8192
     type_vocab_size: Literal[0] = 0
-    hidden_dropout: Probability = 0.0
-    attention_dropout: Probability = 0.0
-    mlp_dropout: Probability = 0.0
     layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-5
+
+    hidden_dropout: Probability = 0.0
+    """Share of the embeddings dropped while training; attention_dropout and mlp_dropout are for the layers."""
+
+    attention_dropout: Probability = 0.0
+    """Share dropped of the attention probabilities, and of what attention puts out."""
+
+    mlp_dropout: Probability = 0.0
+    """Share dropped inside the feed-forward block, before its way down."""
+
     local_attention: Annotated[int, Field(ge=2, multiple_of=2)] = 128
+    """How wide the window of local layers is, half of it to either side."""
+
     global_attention_every: Size = 3
+    """Of so many layers the first sees the whole row, the others their window."""
+
     global_rope_theta: Annotated[float, Field(gt=0.0)] = 160_000.0
+    """Base of the rotary wavelengths of global layers."""
+
     local_rope_theta: Annotated[float, Field(gt=0.0)] = 10_000.0
+    """Base of the rotary wavelengths of local layers."""
 
     def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         return ("mlm",)
@@ -44,3 +49,6 @@ class ModernConfig(ModelConfig):
     def is_global(self, layer: int) -> bool:
         """Whether the layer of this number, from 0, sees the whole row."""
         return layer % self.global_attention_every == 0
+
+
+CONFIG = ModernConfig

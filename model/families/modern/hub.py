@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from model.families.key_map import Hub, KeyMap
+from model.families.hub import Hub
+from model.families.key_map import KeyMap
 from pipeline.core.errors import DataError
 
 LAYER = "model.layers.{n}"

@@ -53,6 +53,8 @@ class PredictionHead(nn.Module):
 class Decoder(nn.Module):
     """Logits from what the prediction head gives; the weight is the word embedding, only the bias [V] lives here."""
 
+    per_piece = ("bias",)
+
     def __init__(self, head: PredictionHead, vocab_size: int) -> None:
         super().__init__()
         self.transform = Shared(head.transform)
@@ -63,7 +65,7 @@ class Decoder(nn.Module):
         return functional.linear(self.transform(hidden), decoder_weight, self.bias)
 
 
-def build(config: ModelConfig) -> PretrainingModel:
+def new_model(config: ModelConfig) -> PretrainingModel:
     """The model of the given sizes, initialised from torch's current random state.
 
     What leads out of a block starts smaller by the square root of twice the number of layers (appendix A: "Megatron
@@ -74,7 +76,7 @@ def build(config: ModelConfig) -> PretrainingModel:
         config.vocab_size, config.hidden_size, max_positions=0, segments=0, norm=_norm(config), dropout=config.hidden_dropout
     )
     layers = [_layer(config, number) for number in range(config.num_hidden_layers)]
-    head = pooler(config)
+    head = new_pooler(config)
     model = PretrainingModel(Encoder(embeddings, layers, _norm(config)), Decoder(head, config.vocab_size), pooler=head)
     initialize(model, config.initializer_range)
     with torch.no_grad():
@@ -84,7 +86,7 @@ def build(config: ModelConfig) -> PretrainingModel:
     return model
 
 
-def pooler(config: ModelConfig) -> PredictionHead:
+def new_pooler(config: ModelConfig) -> PredictionHead:
     """What gives one vector a sequence in fine-tuning: the head of pretraining on the first token."""
     return PredictionHead(config)
 

@@ -11,17 +11,18 @@ from model.families.config import ModelConfig, Size
 
 
 class RobertaConfig(ModelConfig):
-    """Defaults are those of RoBERTa-base where Hugging Face's `RobertaConfig` has them.
-
-    `max_position_embeddings` counts the positions that a token can have; Hugging Face counts the padding's rows too
-    (514 for 512).
-    """
+    """Defaults are those of RoBERTa-base where Hugging Face's `RobertaConfig` has them."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
 
     family: Literal["roberta"] = "roberta"
     type_vocab_size: Size = 1
+    max_position_embeddings: Size = 512
+    """The longest row that the model can read, in pieces; Hugging Face counts the padding's rows of the table too (514 for 512)."""
     pad_token_id: Annotated[int, Field(ge=0)] = 1
 
     def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         return ("mlm",)
+
+
+CONFIG = RobertaConfig

@@ -7,15 +7,15 @@ table are never read. They are kept: a checkpoint goes to transformers and comes
 from __future__ import annotations
 
 from model.families.bert import model as bert
-from model.families.bert.model import pooler
+from model.families.bert.model import new_pooler
 from model.families.config import ModelConfig
 from model.families.pretraining import PretrainingModel
 from model.layers.heads import initialize
 
-__all__ = ["build", "pooler"]
+__all__ = ["new_model", "new_pooler"]
 
 
-def build(config: ModelConfig) -> PretrainingModel:
+def new_model(config: ModelConfig) -> PretrainingModel:
     """The model of the given sizes, initialised from torch's current random state."""
     encoder = bert.encoder(config, position_offset=config.pad_token_id + 1)
     model = PretrainingModel(encoder, bert.masked_lm(config))

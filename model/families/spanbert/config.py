@@ -9,18 +9,20 @@ from model.families.config import ModelConfig, Size
 
 
 class SpanBertConfig(ModelConfig):
-    """SpanBERT (Joshi et al., 2020).
-
-    Attributes:
-        span_positions: places in a masked span that have an embedding; spans are 10 words at most (section 3.1).
-        span_position_size: the width of these embeddings (facebookresearch/SpanBERT, `span_bert.py`: 200).
-    """
+    """SpanBERT (Joshi et al., 2020)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "span_boundary": {}}
 
     family: Literal["spanbert"] = "spanbert"
+
     span_positions: Size = 20
+    """Places in a masked span that have an embedding; spans are 10 words at most (section 3.1)."""
+
     span_position_size: Size = 200
+    """The width of these embeddings (facebookresearch/SpanBERT, span_bert.py)."""
 
     def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         return ("mlm", "sbo")
+
+
+CONFIG = SpanBertConfig

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from model.families.bert import model as bert
-from model.families.bert.model import pooler
+from model.families.bert.model import new_pooler
 from model.families.config import ModelConfig
 from model.families.pretraining import PretrainingModel
 from model.families.spanbert.config import SpanBertConfig
 from model.layers.encoder import Encoder
 from model.layers.heads import MaskedLMHead, SpanBoundaryHead, initialize
 
-__all__ = ["build", "pooler", "spans"]
+__all__ = ["new_model", "new_pooler", "spans"]
 
 
 class Spans(NamedTuple):
@@ -63,14 +63,14 @@ class SpanModel(PretrainingModel):
         last = batch["input_ids"].numel() - 1  # a row that is one mask has nothing behind it
         return {**super().places(batch), "left": found.left, "right": found.right.clamp(max=last)}
 
-    def heads(self, states: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """As `PretrainingModel.heads`, and `sbo_logits` [M, V]."""
+    def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """As `PretrainingModel.logits`, and `sbo_logits` [M, V]."""
         place = spans(batch["masked_positions"]).place
-        logits = self.span_boundary(states["left"], states["right"], place, self.encoder.embeddings.word.weight)
-        return {**super().heads(states, batch), "sbo_logits": logits}
+        found = self.span_boundary(states["left"], states["right"], place, self.encoder.embeddings.word.weight)
+        return {**super().logits(states, batch), "sbo_logits": found}
 
 
-def build(config: ModelConfig) -> SpanModel:
+def new_model(config: ModelConfig) -> SpanModel:
     """The model of the given sizes, initialised from torch's current random state."""
     config = cast(SpanBertConfig, config)
     boundary = SpanBoundaryHead(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from pipeline.core.config import StageConfig
+from pipeline.core.config import InputPath, StageConfig
 
 VERSION = 1
 
@@ -14,9 +14,7 @@ VERSION = 1
 class EvaluateConfig(StageConfig):
     """What is evaluated. The task, its labels and its lengths are those that the checkpoint was fine-tuned with."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    data: str | None = None
+    data: InputPath | None = None
     """Directory of the task's files; none where the task reads a corpus."""
 
     split: Literal["train", "dev", "test"] = "dev"
@@ -30,7 +28,3 @@ class EvaluateConfig(StageConfig):
 
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of matrix products; bf16 is autocast over fp32 weights, auto takes it where the hardware multiplies it natively."""
-
-    @classmethod
-    def path_fields(cls) -> tuple[str, ...]:
-        return ("data",)

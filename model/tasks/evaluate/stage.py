@@ -8,6 +8,7 @@ The command line imports this module at every start; torch comes in when the sta
 from __future__ import annotations
 
 from model.tasks.evaluate.config import VERSION, EvaluateConfig
+from pipeline.core.humanize import figures
 from pipeline.core.stage import Build, Outcome, Stage
 
 
@@ -25,4 +26,7 @@ STAGE = Stage(
     run=run,
     inputs=("finetune",),
     optional_inputs=("corpus",),
+    worker="model",
+    outputs=("predictions",),
+    headline=lambda summary: figures(summary["metrics"]),
 )

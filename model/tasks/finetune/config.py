@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from model.tasks.table import TASKS
-from pipeline.core.config import StageConfig
+from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.errors import did_you_mean
 
 VERSION = 2
@@ -25,12 +25,10 @@ class FinetuneConfig(StageConfig):
     of small models is higher: google-research/bert tuned its miniatures (Turc et al. 2019) over 3e-5 to 3e-4.
     """
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
     task: str = "sst2"
     """A row of the table of tasks, such as sst2 or package."""
 
-    data: str | None = None
+    data: InputPath | None = None
     """Directory of the task's files; none where the task reads a corpus."""
 
     epochs: int = Field(default=3, ge=1)
@@ -77,10 +75,6 @@ class FinetuneConfig(StageConfig):
 
     model: str | None = None
     """With from_scratch and without a checkpoint: a preset's name; the tokenizer is the input vocab."""
-
-    @classmethod
-    def path_fields(cls) -> tuple[str, ...]:
-        return ("data",)
 
     @field_validator("task")
     @classmethod

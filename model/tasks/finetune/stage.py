@@ -10,6 +10,7 @@ The command line imports this module at every start; torch comes in when the sta
 from __future__ import annotations
 
 from model.tasks.finetune.config import VERSION, FinetuneConfig
+from pipeline.core.humanize import figures
 from pipeline.core.stage import Build, Outcome, Stage
 
 
@@ -27,4 +28,8 @@ STAGE = Stage(
     run=run,
     optional_inputs=("pretrain", "corpus", "vocab"),  # no checkpoint is needed with from_scratch and model
     volatile=("metrics.jsonl", "skipped.jsonl", "from_scratch.jsonl"),
+    worker="model",
+    parallel=True,
+    outputs=("checkpoint", "predictions"),
+    headline=lambda summary: figures(summary["metrics"]),
 )

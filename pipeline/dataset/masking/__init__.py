@@ -1,33 +1,32 @@
 """Which tokens a model must guess, and what it sees instead: one pure function for stored and for fresh masks.
 
-`config.py` says what can be set, `candidates.py` what a rule takes and gives, `draw.py` holds `draw_masks`. A rule says which
-tokens are chosen. It is one file here and one line in the table: a function `(Candidates, budget [R, K], keys [R, K]) -> Selection`.
+What readers of datasets need to draw masks again: `draw_masks`, what it takes and gives, and the counts of pieces that a dataset
+keeps for it. The names are imported when they are first used, so that configs can read `table.py` without numpy.
 """
 
 from __future__ import annotations
 
-# Name -> `module:function`; named, not imported, so that configs can check a name without loading numpy.
-RULES = {
-    "token": "pipeline.dataset.masking.token:choose_tokens",
-    "whole-word": "pipeline.dataset.masking.ngram:choose_words",
-    "n-gram": "pipeline.dataset.masking.ngram:choose_ngrams",
-    "span": "pipeline.dataset.masking.span:choose_spans",
-    "none": "pipeline.dataset.masking.none:choose_none",
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.dataset.masking.candidates import TokenTable, UnmaskedRows, row_keys
+    from pipeline.dataset.masking.config import MaskConfig
+    from pipeline.dataset.masking.draw import Masks, draw_masks
+    from pipeline.dataset.masking.unigrams import UNIGRAMS, read_unigrams
+
+__all__ = ["UNIGRAMS", "MaskConfig", "Masks", "TokenTable", "UnmaskedRows", "draw_masks", "read_unigrams", "row_keys"]
+
+_MODULES = {
+    "candidates": ("TokenTable", "UnmaskedRows", "row_keys"),
+    "config": ("MaskConfig",),
+    "draw": ("Masks", "draw_masks"),
+    "unigrams": ("UNIGRAMS", "read_unigrams"),
 }
 
-# How many tokens a row's mask has: see `pipeline.dataset.masking.config.MaskConfig`.
-BUDGETS = ("bert", "probabilistic", "ceil", "round")
 
-# Where random replacements come from: see the same.
-RANDOM_FROM = ("vocabulary", "pieces", "corpus")
-
-
-def default_cap(budget: str, rate: float, length: int) -> int:
-    """The most predictions of a row where nothing else is asked for: it grows with the length, and never cuts the rate.
-
-    bert: round(rate · length) + 1, which is BERT's 20 at 128 (google-research/bert README); at 512 it is 78, where a cap
-    left at 20 would mask under 4 %. round: int((rate + .005) · length), which is 19 at 128
-    (google-research/electra, configure_pretraining.py). RoBERTa (probabilistic) and SpanBERT (ceil) have none: the length.
-    """
-    caps = {"bert": round(rate * length) + 1, "round": int((rate + 0.005) * length)}
-    return max(1, min(length, caps.get(budget, length)))
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -81,8 +81,8 @@ class TokenTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """A ragged batch of unmasked rows.
+class UnmaskedRows:
+    """A ragged batch of rows, before masks are laid over them.
 
     Attributes:
         keys: uint64 [R], from `row_keys`.
@@ -99,10 +99,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def slice(self, first: int, end: int) -> Rows:
-        """Rows first to end, without a copy of the ids."""
+    def slice(self, first: int, end: int) -> UnmaskedRows:
+        """UnmaskedRows first to end, without a copy of the ids."""
         offsets = self.offsets[first : end + 1]
-        return Rows(
+        return UnmaskedRows(
             keys=self.keys[first:end],
             input_ids=self.input_ids[offsets[0] : offsets[-1]],
             offsets=offsets - offsets[0],
@@ -122,14 +122,14 @@ class Candidates:
         offsets: int64 [R + 1], where each row's candidates begin in `index`.
     """
 
-    rows: Rows
+    rows: UnmaskedRows
     table: TokenTable
     config: MaskConfig
     index: I64
     offsets: I64
 
     @classmethod
-    def of(cls, rows: Rows, table: TokenTable, config: MaskConfig | None = None) -> Candidates:
+    def of(cls, rows: UnmaskedRows, table: TokenTable, config: MaskConfig | None = None) -> Candidates:
         index = np.flatnonzero(table.ordinary[rows.input_ids])
         offsets = np.searchsorted(index, rows.offsets)
         return cls(rows=rows, table=table, config=config or MaskConfig(), index=index, offsets=offsets)

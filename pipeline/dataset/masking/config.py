@@ -3,80 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ValidationError, field_validator
 
 from pipeline.core.errors import DataError, did_you_mean
+from pipeline.core.options import Options, composed
 from pipeline.core.ragged import I64
-from pipeline.dataset.masking import BUDGETS, RANDOM_FROM, RULES
+from pipeline.core.registry import load
+from pipeline.dataset.masking.table import BUDGETS, RANDOM_FROM, RULES
 
-MAX_UNIT = 60  # words in an n-gram or span: their window lies in one 64-bit number, with a neighbour on either side
+if TYPE_CHECKING:
+    _RuleOptions = Options
+else:
+    _RuleOptions = composed("RuleOptions", Options, (rule.options for rule in RULES.values()))
+
+# Options that every shard says, whatever its rule; of other rules' options only its own rule's are said.
+ALWAYS_STORED = {"max_ngram", "span_p", "max_span"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskConfig:
-    """What share is masked, and how.
-
-    Attributes:
-        rule: a name in `RULES`.
-        rate: the share of a row's tokens that are predicted; of which tokens, says `budget`.
-        budget: how many tokens that makes in a row of `length` tokens, of which `text` are not special.
-            bert: max(1, round(rate · length)), halves to even (google-research/bert, create_masked_lm_predictions).
-            round: the same, as google-research/electra's pretrain_helpers.mask; only its usual cap is another.
-            probabilistic: int(rate · length + u), u uniform in [0, 1) for each copy (fairseq, mask_tokens_dataset.py).
-            ceil: ceil(rate · text) (SpanBERT, masking.py).
-        max_predictions: the most predictions a row may have (BERT's max_predictions_per_seq).
-        mask_share: the share of chosen tokens replaced by [MASK].
-        random_share: the share replaced by a random piece; the rest stay as they are.
-        random_from: where random pieces come from.
-            vocabulary: every id is equally likely, special and unused ones too (BERT, ALBERT).
-            pieces: every id but the special ones (RoBERTa).
-            corpus: as often as a piece stands in the training text (SpanBERT's `np.random.choice(tokens)`).
-        max_ngram: the most words that the rule `n-gram` takes together (ALBERT: 3).
-        span_p: of the rule `span`: the geometric distribution of words in a span (SpanBERT: .2).
-        max_span: the most words in a span (SpanBERT: 10; the mean is then 3.8).
-    """
+class MaskConfig(_RuleOptions):
+    """What share is masked, and how; with the options of every rule."""
 
     rule: str = "token"
+    """A name in `RULES`."""
     rate: float = 0.15
+    """The share of a row's tokens that are predicted; of which tokens, says `budget`."""
     budget: str = "bert"
-    max_predictions: int = 20
-    mask_share: float = 0.8
-    random_share: float = 0.1
-    random_from: str = "vocabulary"
-    max_ngram: int = 3
-    span_p: float = 0.2
-    max_span: int = 10
+    """How many tokens that makes in a row of `length` tokens, of which `text` are not special.
 
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("masking rule", self.rule, RULES),
-            ("budget", self.budget, BUDGETS),
-            ("random_from", self.random_from, RANDOM_FROM),
-        ):
-            if value not in known:
-                raise ValueError(f"unknown {name} {value!r}; {did_you_mean(value, known)}")
+    bert: max(1, round(rate · length)), halves to even (google-research/bert, create_masked_lm_predictions).
+    round: the same, as google-research/electra's pretrain_helpers.mask; only its usual cap is another.
+    probabilistic: int(rate · length + u), u uniform in [0, 1) for each copy (fairseq, mask_tokens_dataset.py).
+    ceil: ceil(rate · text) (SpanBERT, masking.py).
+    """
+    max_predictions: int = 20
+    """The most predictions a row may have (BERT's max_predictions_per_seq)."""
+    mask_share: float = 0.8
+    """The share of chosen tokens replaced by [MASK]."""
+    random_share: float = 0.1
+    """The share replaced by a random piece; the rest stay as they are."""
+    random_from: str = "vocabulary"
+    """Where random pieces come from.
+
+    vocabulary: every id is equally likely, special and unused ones too (BERT, ALBERT).
+    pieces: every id but the special ones (RoBERTa).
+    corpus: as often as a piece stands in the training text (SpanBERT's `np.random.choice(tokens)`).
+    """
+
+    @field_validator("rule", "budget", "random_from")
+    @classmethod
+    def _known(cls, value: str, info: Any) -> str:
+        name, known = {
+            "rule": ("masking rule", tuple(RULES)),
+            "budget": ("budget", BUDGETS),
+            "random_from": ("random_from", RANDOM_FROM),
+        }[info.field_name]
+        if value not in known:
+            raise ValueError(f"unknown {name} {value!r}; {did_you_mean(value, known)}")
+        return value
 
     def as_dict(self) -> dict[str, Any]:
         """What a shard's schema says of its masks; `from_dict` reads it back."""
-        return asdict(self)
+        options = RULES[self.rule].options
+        own = set(load(options).model_fields) if options else set()
+        stored = {*type(self).__annotations__, *ALWAYS_STORED, *own}
+        return {name: value for name, value in self.model_dump().items() if name in stored}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MaskConfig:
-        """From what `as_dict` gave. `DataError` if it names what this program does not know."""
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(values) - known)
+        """From what `as_dict` gave.
+
+        Raises:
+            DataError: it names what this program does not know, or a value that no mask can be drawn with.
+        """
+        unknown = sorted(set(values) - set(cls.model_fields))
         if unknown:
             raise DataError(
                 f"the dataset's masks were drawn with {unknown[0]!r}, which this program does not know; use a newer one"
             )
         try:
             return cls(**values)
-        except ValueError as error:
-            raise DataError(f"the dataset's masks cannot be drawn again: {error}") from error
+        except ValidationError as error:
+            fault = error.errors()[0]
+            field, found = ".".join(map(str, fault["loc"])), fault["input"]
+            message = str(fault["msg"]).removeprefix("Value error, ")
+            raise DataError(
+                f"the dataset's masks cannot be drawn again: {field} (found {found!r}): {message}; make the dataset again"
+            ) from error
 
     def wanted(self, lengths: npt.ArrayLike, text: npt.ArrayLike, u: npt.ArrayLike = 0.5) -> I64:
         """How many tokens rows should have masked, before the cap: int64 of the broadcast shape.

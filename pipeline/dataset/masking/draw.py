@@ -6,8 +6,6 @@ their number change nothing. Copy k that the dataset stores is what `draw_masks(
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,19 +16,10 @@ import numpy.typing as npt
 from pipeline.core import random_keys as random
 from pipeline.core.ragged import I64
 from pipeline.core.random_keys import U64
-from pipeline.dataset.masking import RULES
-from pipeline.dataset.masking.candidates import (
-    RULE_STREAMS,
-    Candidates,
-    Rows,
-    Rule,
-    Selection,
-    TokenTable,
-    row_keys,
-)
+from pipeline.core.registry import load
+from pipeline.dataset.masking.candidates import RULE_STREAMS, Candidates, Rule, Selection, TokenTable, UnmaskedRows
 from pipeline.dataset.masking.config import MaskConfig
-
-__all__ = ["Candidates", "MaskConfig", "Masks", "Rows", "Selection", "TokenTable", "draw_masks", "row_keys", "text_lengths"]
+from pipeline.dataset.masking.table import RULES
 
 USE_MASK = 1 << 32  # beside the uses of a row's key in making pairs
 USE_BUDGET = RULE_STREAMS
@@ -52,7 +41,7 @@ class Masks:
     offsets: I64
 
 
-def draw_masks(rows: Rows, config: MaskConfig, table: TokenTable, copies: npt.ArrayLike) -> Masks:
+def draw_masks(rows: UnmaskedRows, config: MaskConfig, table: TokenTable, copies: npt.ArrayLike) -> Masks:
     """Draw a mask for every row and every copy number.
 
     Never on a special token. [UNK] counts as one, as in transformers' collator and unlike google-research/bert:
@@ -69,17 +58,17 @@ def draw_masks(rows: Rows, config: MaskConfig, table: TokenTable, copies: npt.Ar
         ValueError: random pieces should come from the corpus, and the table has no counts of it.
     """
     numbers = np.asarray(copies, np.uint64).reshape(-1)
-    rule = _rule(RULES[config.rule])
-    parts = [_draw_block(block, config, table, numbers, rule) for block in _blocks(rows, len(numbers))]
-    counts = np.concatenate([np.zeros(1, np.int64), *(part[2] for part in parts)])
+    rule: Rule = load(RULES[config.rule].function)
+    drawn = [_draw_block(block, config, table, numbers, rule) for block in _blocks(rows, len(numbers))]
+    counts = np.concatenate([np.zeros(1, np.int64), *(block[2] for block in drawn)])
     return Masks(
-        positions=np.concatenate([np.zeros(0, np.uint16), *(part[0] for part in parts)]),
-        input_ids=np.concatenate([np.zeros(0, rows.input_ids.dtype), *(part[1] for part in parts)]),
+        positions=np.concatenate([np.zeros(0, np.uint16), *(block[0] for block in drawn)]),
+        input_ids=np.concatenate([np.zeros(0, rows.input_ids.dtype), *(block[1] for block in drawn)]),
         offsets=np.cumsum(counts),
     )
 
 
-def text_lengths(rows: Rows, table: TokenTable) -> I64:
+def text_lengths(rows: UnmaskedRows, table: TokenTable) -> I64:
     """Tokens of each row that are text, which unlike candidates count [UNK]: int64 [R]."""
     structural = np.zeros(table.size, np.bool_)
     structural[[table.special.cls, table.special.sep, table.special.pad, table.special.mask]] = True
@@ -87,21 +76,14 @@ def text_lengths(rows: Rows, table: TokenTable) -> I64:
     return np.diff(rows.offsets) - np.diff(np.searchsorted(marks, rows.offsets))
 
 
-@functools.cache
-def _rule(reference: str) -> Rule:
-    module, _, function = reference.partition(":")
-    rule: Rule = getattr(importlib.import_module(module), function)
-    return rule
-
-
-def _blocks(rows: Rows, copies: int) -> Iterator[Rows]:
+def _blocks(rows: UnmaskedRows, copies: int) -> Iterator[UnmaskedRows]:
     step = max(1, BLOCK_CELLS // max(1, copies * int(np.diff(rows.offsets).max(initial=1))))
     for first in range(0, len(rows), step):
         yield rows.slice(first, min(first + step, len(rows)))
 
 
 def _draw_block(
-    rows: Rows, config: MaskConfig, table: TokenTable, copies: U64, rule: Rule
+    rows: UnmaskedRows, config: MaskConfig, table: TokenTable, copies: U64, rule: Rule
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[Any], I64]:
     candidates = Candidates.of(rows, table, config)
     keys = random.derive(rows.keys[:, None], USE_MASK, copies[None, :])

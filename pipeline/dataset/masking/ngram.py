@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
-from pipeline.core.ragged import I64
-from pipeline.core.random_keys import U64
-from pipeline.dataset.masking.candidates import Candidates, Selection
-from pipeline.dataset.masking.placing import Units, place
+from pydantic import Field
+
+from pipeline.core.options import Options
+from pipeline.dataset.masking.table import LONGEST_UNIT
+
+if TYPE_CHECKING:
+    from pipeline.core.ragged import I64
+    from pipeline.core.random_keys import U64
+    from pipeline.dataset.masking.candidates import Candidates, Selection
+
+
+class NgramOptions(Options):
+    """What can be set of the rule `n-gram`."""
+
+    max_ngram: int = Field(default=3, ge=1, le=LONGEST_UNIT)
+    """Of the rule `n-gram`: the most words taken together (ALBERT: 3)."""
 
 
 def choose_words(candidates: Candidates, budget: I64, keys: U64) -> Selection:
@@ -26,10 +38,15 @@ def choose_ngrams(candidates: Candidates, budget: I64, keys: U64) -> Selection:
     whole words, or passed over when its first word is too long; one that meets a chosen word is passed over. Here it also
     ends where its segment ends, and never reaches across [SEP]. Each piece gets a replacement of its own, as there.
     """
+    assert isinstance(candidates.config, NgramOptions)
     return _choose(candidates, budget, keys, candidates.config.max_ngram)
 
 
 def _choose(candidates: Candidates, budget: I64, keys: U64, longest: int) -> Selection:
+    import numpy as np
+
+    from pipeline.dataset.masking.placing import Units, place
+
     # A word that comes up again draws the same n as before, so it fails or is taken already: the same as a shuffle.
     units = Units(weights=1 / np.arange(1, longest + 1), by_token=False, persistent=False, apart=False, as_one=False)
     return place(candidates, budget, keys, units)

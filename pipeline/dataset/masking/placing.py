@@ -1,8 +1,8 @@
 """Units of one or more whole words, placed one after another in every mask until its budget is used up.
 
-What whole-word, n-gram and span masks share. A *lane* is one (row, copy). All lanes are worked on together, a step a try: a place
-is drawn, and the unit is put there if all its words are free. Which words are taken is kept in bits, 64 to a number, so a unit's
-whole neighbourhood is looked at in one operation. What a lane does depends on its key and its row alone: numbers are drawn by the
+What whole-word, n-gram and span masks share. There is one mask for each (row, copy). All masks are worked on together, a step a try: a
+place is drawn, and the unit is put there if all its words are free. Which words are taken is kept in bits, 64 to a number, so a unit's
+whole neighbourhood is looked at in one operation. What a mask becomes depends on its key and its row alone: numbers are drawn by the
 number of the step, and `CHUNK` steps at a time, which is only faster.
 """
 
@@ -18,10 +18,11 @@ from pipeline.core import random_keys as random
 from pipeline.core.ragged import I64, ranges
 from pipeline.core.random_keys import U64
 from pipeline.dataset.masking.candidates import Candidates, Selection
-from pipeline.dataset.masking.words import Words
+from pipeline.dataset.masking.table import LONGEST_UNIT
+from pipeline.dataset.masking.word_slots import WordSlots
 
 CHUNK = 8
-PATIENCE = 2  # chunks in which a lane found no place, before it does something about it
+PATIENCE = 2  # chunks in which a mask found no place for a unit, before the unit is made shorter
 USE_LENGTH, USE_REST = 1 << 20, 1 << 21  # random streams of a mask's key, beside the numbers of the steps
 ONE, LAST = np.uint64(1), np.uint64(63)
 
@@ -45,6 +46,10 @@ class Units:
     apart: bool
     as_one: bool
 
+    def __post_init__(self) -> None:
+        if len(self.weights) > LONGEST_UNIT:
+            raise ValueError(f"units have {len(self.weights)} words at most, and only {LONGEST_UNIT} can be placed; use fewer")
+
     def lengths(self, keys: U64) -> npt.NDArray[np.int64]:
         """A number of words for each key: int64."""
         found = np.ones(keys.shape, np.int64)
@@ -54,39 +59,39 @@ class Units:
 
 
 @dataclass(slots=True, kw_only=True)
-class Board:
-    """What is placed so far. Lanes are in the order (row, copy).
+class PlacedUnits:
+    """What is placed so far. Masks are in the order (row, copy).
 
     Attributes:
         words: of the batch.
         copies: K.
-        keys: uint64 [lanes].
-        closed: uint64 [lanes * width], a bit for each slot: whether no unit may take it any more.
-        left: int64 [lanes], what is left of the budgets.
-        placed: units as numbers: lane, slot within its row, words. Sorted, they are in the order of a selection.
+        keys: uint64 [masks].
+        closed: uint64 [masks * width], a bit for each slot: whether no unit may take it any more.
+        left: int64 [masks], what is left of the budgets.
+        placed: units as numbers: mask, slot within its row, words. Sorted, they are in the order of a selection.
     """
 
-    words: Words
+    words: WordSlots
     copies: int
     keys: U64
     closed: U64
     left: I64
     placed: list[U64]
 
-    def note(self, lane: I64, slot: I64, size: npt.NDArray[Any]) -> None:
-        self.placed.append((lane << 40 | slot << 8 | size).astype(np.uint64))
+    def note(self, mask: I64, slot: I64, size: npt.NDArray[Any]) -> None:
+        self.placed.append((mask << 40 | slot << 8 | size).astype(np.uint64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tries:
-    """`CHUNK` places in each of n lanes: arrays [CHUNK, n].
+    """`CHUNK` places in each of n masks: arrays [CHUNK, n].
 
     Attributes:
         slot: the slot of the place.
         inside: the same within its row.
         begin: the candidate that opens the word there.
         fresh: int64, the number of words drawn for the place.
-        cell: where in `Board.closed` the neighbourhood of the place begins.
+        cell: where in `PlacedUnits.closed` the neighbourhood of the place begins.
         shift: uint64, at which bit.
     """
 
@@ -110,21 +115,23 @@ def place(candidates: Candidates, budget: I64, keys: U64, units: Units) -> Selec
         keys: uint64 [R, K].
         units: how they are made.
     """
-    words, copies = Words.of(candidates), keys.shape[1]
+    words, copies = WordSlots.of(candidates), keys.shape[1]
     closed = np.repeat(~words.free, copies, axis=0).reshape(-1)
-    board = Board(words=words, copies=copies, keys=keys.reshape(-1), closed=closed, left=budget.reshape(-1).copy(), placed=[])
-    lane = np.flatnonzero(board.left > 0)
-    length = units.lengths(random.mix(board.keys[lane] ^ random.mix(USE_LENGTH - 1)))
-    idle, step = np.zeros(len(lane), np.int64), 0
-    while len(lane):
-        tries = _draw(board, candidates, units, lane, step)
-        left = board.left[lane]
+    state = PlacedUnits(
+        words=words, copies=copies, keys=keys.reshape(-1), closed=closed, left=budget.reshape(-1).copy(), placed=[]
+    )
+    mask = np.flatnonzero(state.left > 0)
+    length = units.lengths(random.mix(state.keys[mask] ^ random.mix(USE_LENGTH - 1)))
+    idle, step = np.zeros(len(mask), np.int64), 0
+    while len(mask):
+        tries = _draw(state, candidates, units, mask, step)
+        left = state.left[mask]
         single = len(units.weights) == 1 and not units.apart
-        sizes = _single_words(board, left, tries) if single else _long_units(board, units, left, tries, length)
-        board.left[lane] = left
+        sizes = _single_words(state, left, tries) if single else _long_units(state, units, left, tries, length)
+        state.left[mask] = left
         found = sizes > 0
         which = np.flatnonzero(found)
-        board.note(np.tile(lane, CHUNK)[which], tries.inside.reshape(-1)[which], sizes.reshape(-1)[which])
+        state.note(np.tile(mask, CHUNK)[which], tries.inside.reshape(-1)[which], sizes.reshape(-1)[which])
         idle = np.where(found.any(axis=0), 0, idle + 1)
         worn = idle >= PATIENCE
         # Shorter units help only where the budget's rest would take a longer one.
@@ -132,16 +139,16 @@ def place(candidates: Candidates, budget: I64, keys: U64, units: Units) -> Selec
         length = np.where(worn, (length + 1) // 2, length)
         idle = np.where(worn, 0, idle)
         keep = np.flatnonzero((left > 0) & ~stuck)
-        lane, length, idle = lane[keep], length[keep], idle[keep]
+        mask, length, idle = mask[keep], length[keep], idle[keep]
         step += CHUNK
-    _fill_up(board, units)
-    return _selection(board, candidates, budget.reshape(-1) - board.left, as_one=units.as_one)
+    _fill_up(state, units)
+    return _selection(state, candidates, budget.reshape(-1) - state.left, as_one=units.as_one)
 
 
-def _draw(board: Board, candidates: Candidates, units: Units, lane: I64, step: int) -> Tries:
-    """The places that the lanes try in the steps from `step` on."""
-    words, row, gap = board.words, lane // board.copies, int(units.apart)
-    key, steps = board.keys[lane], np.arange(step, step + CHUNK)[:, None]
+def _draw(state: PlacedUnits, candidates: Candidates, units: Units, mask: I64, step: int) -> Tries:
+    """The places that the masks try in the steps from `step` on."""
+    words, row, gap = state.words, mask // state.copies, int(units.apart)
+    key, steps = state.keys[mask], np.arange(step, step + CHUNK)[:, None]
     offsets = candidates.offsets if units.by_token else words.offsets
     pairs = random.mix(key ^ random.mix(steps[::2]))  # a number of 64 bits is enough for two places
     draws = np.stack([pairs >> np.uint64(32), pairs & np.uint64(0xFFFFFFFF)], axis=1).reshape(CHUNK, -1)
@@ -159,15 +166,15 @@ def _draw(board: Board, candidates: Candidates, units: Units, lane: I64, step: i
         inside=inside,
         begin=words.first.take(slot),
         fresh=fresh,
-        cell=lane * words.free.shape[1] + ((inside - gap) >> 6),
+        cell=mask * words.free.shape[1] + ((inside - gap) >> 6),
         shift=((inside - gap) & 63).astype(np.uint64),
     )
 
 
-def _single_words(board: Board, left: I64, tries: Tries) -> npt.NDArray[Any]:
+def _single_words(state: PlacedUnits, left: I64, tries: Tries) -> npt.NDArray[Any]:
     """Try single words, which need no look at their neighbourhood. Lowers `left`; returns 1 for each success [CHUNK, n]."""
-    closed, sizes = board.closed, np.zeros(tries.slot.shape, np.bool_)
-    tokens = board.words.first.take(tries.slot + 1) - tries.begin
+    closed, sizes = state.closed, np.zeros(tries.slot.shape, np.bool_)
+    tokens = state.words.first.take(tries.slot + 1) - tries.begin
     for at in range(CHUNK):
         bits = closed.take(tries.cell[at])
         found = (((bits >> tries.shift[at]) & ONE) == 0) & (tokens[at] <= left)
@@ -177,9 +184,9 @@ def _single_words(board: Board, left: I64, tries: Tries) -> npt.NDArray[Any]:
     return sizes
 
 
-def _long_units(board: Board, units: Units, left: I64, tries: Tries, length: I64) -> npt.NDArray[Any]:
+def _long_units(state: PlacedUnits, units: Units, left: I64, tries: Tries, length: I64) -> npt.NDArray[Any]:
     """Try units of several words. Lowers `left`, and gives `length` its new values; returns the words placed [CHUNK, n]."""
-    closed, first, of_candidate = board.closed, board.words.first, board.words.of_candidate
+    closed, first, of_candidate = state.closed, state.words.first, state.words.of_candidate
     sizes = np.zeros(tries.slot.shape, np.int64)
     back = LAST - tries.shift
     farthest, gap, margin = len(of_candidate) - 1, np.uint64(units.apart), np.uint64(2 * units.apart)
@@ -202,34 +209,34 @@ def _long_units(board: Board, units: Units, left: I64, tries: Tries, length: I64
     return sizes
 
 
-def _fill_up(board: Board, units: Units) -> None:
+def _fill_up(state: PlacedUnits, units: Units) -> None:
     """Where budgets are left: one free word after another, uniformly from those that are short enough, while there are any."""
-    words, gap, step = board.words, int(units.apart), 0
-    bits = board.closed.reshape(len(board.keys), -1)
-    lane = np.flatnonzero(board.left > 0)
-    while len(lane):
-        free = np.unpackbits((~bits[lane]).astype("<u8").view(np.uint8), axis=1, bitorder="little").astype(np.bool_)
-        slot = words.slot_offsets[lane // board.copies][:, None] + np.arange(free.shape[1])
+    words, gap, step = state.words, int(units.apart), 0
+    bits = state.closed.reshape(len(state.keys), -1)
+    mask = np.flatnonzero(state.left > 0)
+    while len(mask):
+        free = np.unpackbits((~bits[mask]).astype("<u8").view(np.uint8), axis=1, bitorder="little").astype(np.bool_)
+        slot = words.slot_offsets[mask // state.copies][:, None] + np.arange(free.shape[1])
         slot = np.minimum(slot, len(words.first) - 2)
         tokens = words.first[slot + 1] - words.first[slot]
-        fit = free & (tokens <= board.left[lane][:, None])
+        fit = free & (tokens <= state.left[mask][:, None])
         many = fit.sum(axis=1)
         some = np.flatnonzero(many)
-        lane, fit, tokens, many = lane[some], fit[some], tokens[some], many[some]
-        wanted = random.below(random.mix(board.keys[lane] ^ random.mix(USE_REST + step)), many).astype(np.int64)
+        mask, fit, tokens, many = mask[some], fit[some], tokens[some], many[some]
+        wanted = random.below(random.mix(state.keys[mask] ^ random.mix(USE_REST + step)), many).astype(np.int64)
         inside = np.argmax(np.cumsum(fit, axis=1) > wanted[:, None], axis=1)
-        board.note(lane, inside, np.ones(len(lane), np.int64))
+        state.note(mask, inside, np.ones(len(mask), np.int64))
         for near in range(-gap, gap + 1):
-            bits[lane, (inside + near) >> 6] |= ONE << ((inside + near) & 63).astype(np.uint64)
-        board.left[lane] -= tokens[np.arange(len(lane)), inside]
-        lane, step = lane[board.left[lane] > 0], step + 1
+            bits[mask, (inside + near) >> 6] |= ONE << ((inside + near) & 63).astype(np.uint64)
+        state.left[mask] -= tokens[np.arange(len(mask)), inside]
+        mask, step = mask[state.left[mask] > 0], step + 1
 
 
-def _selection(board: Board, candidates: Candidates, counts: I64, as_one: bool) -> Selection:
+def _selection(state: PlacedUnits, candidates: Candidates, counts: I64, as_one: bool) -> Selection:
     """What was placed as a selection; `as_one`: each unit is a unit of replacement too."""
-    words = board.words
-    units = np.sort(np.concatenate([np.zeros(0, np.uint64), *board.placed])).astype(np.int64)
-    row, size = (units >> 40) // board.copies, units & 255
+    words = state.words
+    units = np.sort(np.concatenate([np.zeros(0, np.uint64), *state.placed])).astype(np.int64)
+    row, size = (units >> 40) // state.copies, units & 255
     slot = words.slot_offsets[row] + (units >> 8 & 0xFFFFFFFF)
     starts = words.first[slot]
     tokens = words.first[slot + size] - starts

@@ -8,13 +8,29 @@ comes to the same, but blurs their lengths).
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
-from pipeline.core.ragged import I64
-from pipeline.core.random_keys import U64
-from pipeline.dataset.masking.candidates import Candidates, Selection
-from pipeline.dataset.masking.placing import Units, place
+from pydantic import Field
+
+from pipeline.core.options import Options
+from pipeline.dataset.masking.table import LONGEST_UNIT
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from pipeline.core.ragged import I64
+    from pipeline.core.random_keys import U64
+    from pipeline.dataset.masking.candidates import Candidates, Selection
+
+
+class SpanOptions(Options):
+    """What can be set of the rule `span`."""
+
+    span_p: float = Field(default=0.2, gt=0, lt=1)
+    """Of the rule `span`: the geometric distribution of words in a span (SpanBERT: .2)."""
+    max_span: int = Field(default=10, ge=1, le=LONGEST_UNIT)
+    """Of the rule `span`: the most words of one (SpanBERT: 10; the mean is then 3.8)."""
 
 
 def choose_spans(candidates: Candidates, budget: I64, keys: U64) -> Selection:
@@ -25,7 +41,11 @@ def choose_spans(candidates: Candidates, budget: I64, keys: U64) -> Selection:
     so that lengths keep their distribution in rows that fill up; after 16 places it is halved. The budget is met exactly,
     unless no word that is short enough is left that touches no span.
     """
-    weights = length_weights(candidates.config.span_p, candidates.config.max_span)
+    from pipeline.dataset.masking.placing import Units, place
+
+    options = candidates.config
+    assert isinstance(options, SpanOptions)
+    weights = length_weights(options.span_p, options.max_span)
     units = Units(weights=weights, by_token=True, persistent=True, apart=True, as_one=True)
     return place(candidates, budget, keys, units)
 
@@ -35,4 +55,6 @@ def length_weights(p: float, longest: int) -> npt.NDArray[np.float64]:
 
     With .2 and 10 the mean is 3.8 (Joshi et al. 2020, section 3.1 and figure 2).
     """
+    import numpy as np
+
     return np.asarray(p * (1 - p) ** np.arange(longest), np.float64)

@@ -13,28 +13,34 @@ the first row of a document is drawn as any other's; there every shard's very fi
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import TYPE_CHECKING
 
-import numpy as np
+from pydantic import Field
 
-from pipeline.core import random_keys
-from pipeline.dataset.pairs.segments import (
-    NO_LABEL,
-    USE_COIN,
-    USE_SHORT,
-    USE_SINGLE,
-    USE_TARGET,
-    PairConfig,
-    Segments,
-    sentence_keys,
-)
-from pipeline.dataset.tokenized import Documents
+from pipeline.core.options import Options
+
+if TYPE_CHECKING:
+    from pipeline.core.random_keys import U64
+    from pipeline.dataset.pairs.segments import PairConfig, Segments
+    from pipeline.dataset.tokenized_documents import TokenizedDocuments
 
 SHORTEST = 5
 WHOLE = 1 << 40  # a target that the first segment never reaches
 
 
-def electra(documents: Documents, config: PairConfig) -> Segments:
+class ElectraOptions(Options):
+    """What can be set of the pairing `electra`."""
+
+    single_segment_prob: float = Field(default=0.1, ge=0, le=1)
+    """Of the pairing `electra`: how often a row is one segment (ELECTRA: .1)."""
+
+
+def electra(documents: TokenizedDocuments, config: PairConfig) -> Segments:
     """Rows as ELECTRA reads them. Every sentence is in exactly one row."""
+    import numpy as np
+
+    from pipeline.dataset.pairs.segments import NO_LABEL, Segments, sentence_keys
+
     row_key = sentence_keys(documents, config.seed)
     rows = np.array(_chunks(documents, config, row_key), np.int64).reshape(-1, 3)
     first, middle, end = rows.T
@@ -54,14 +60,18 @@ def electra(documents: Documents, config: PairConfig) -> Segments:
     )
 
 
-def _chunks(documents: Documents, config: PairConfig, row_key: random_keys.U64) -> list[tuple[int, int, int]]:
+def _chunks(documents: TokenizedDocuments, config: PairConfig, row_key: U64) -> list[tuple[int, int, int]]:
     """Every row as sentence ranges: (first, where the second segment begins, end)."""
-    short, drawn, single, coin = (
-        random_keys.uniform(random_keys.derive(row_key, use)) for use in (USE_SHORT, USE_TARGET, USE_SINGLE, USE_COIN)
-    )
+    import numpy as np
+
+    from pipeline.core.random_keys import derive, uniform
+    from pipeline.dataset.pairs.segments import USE_COIN, USE_SHORT, USE_SINGLE, USE_TARGET
+
+    assert isinstance(config, ElectraOptions)
+    short, drawn, single, coin = (uniform(derive(row_key, use)) for use in (USE_SHORT, USE_TARGET, USE_SINGLE, USE_COIN))
     span = config.length - SHORTEST + 1
     aims = np.where(short < config.short_seq_prob, SHORTEST + np.floor(drawn * span).astype(np.int64), config.length)
-    halves = np.where(single < config.single_prob, WHOLE, (aims - 3) // 2).tolist()
+    halves = np.where(single < config.single_segment_prob, WHOLE, (aims - 3) // 2).tolist()
     goals, over = aims.tolist(), (coin < 0.5).tolist()
     borders, at = documents.sentence_offsets.tolist(), documents.document_offsets.tolist()
     rows = []

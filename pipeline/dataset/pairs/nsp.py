@@ -14,29 +14,33 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import numpy as np
+from pydantic import Field
 
-from pipeline.core import random_keys
-from pipeline.dataset.pairs.segments import (
-    NO_LABEL,
-    USE_COIN,
-    USE_DOCUMENT,
-    USE_SPLIT,
-    USE_START,
-    PairConfig,
-    Segments,
-    sentence_keys,
-    target_lengths,
-    truncate_pairs,
-)
-from pipeline.dataset.tokenized import Documents
+from pipeline.core.options import Options
+
+if TYPE_CHECKING:
+    from pipeline.core import random_keys
+    from pipeline.dataset.pairs.segments import PairConfig, Segments
+    from pipeline.dataset.tokenized_documents import TokenizedDocuments
 
 NEXT, RANDOM = 0, 1
 
 
-def next_sentence(documents: Documents, config: PairConfig) -> Segments:
+class NspOptions(Options):
+    """What can be set of the pairings `nsp` and `segment-pair`."""
+
+    random_next_prob: float = Field(default=0.5, ge=0, le=1)
+    """Of the pairings `nsp` and `segment-pair`: how often B is a random text, where there is something that follows (BERT: .5)."""
+
+
+def next_sentence(documents: TokenizedDocuments, config: PairConfig) -> Segments:
     """Rows with next-sentence labels. Every sentence of every document is in exactly one row's own text."""
+    import numpy as np
+
+    from pipeline.dataset.pairs.segments import Segments, sentence_keys, truncate_pairs
+
     row_key = sentence_keys(documents, config.seed)
     rows = np.array(_chunks(documents, config, row_key), np.int64).reshape(-1, 5)
     a_first, a_last, b_first, b_last, label = rows.T
@@ -57,23 +61,33 @@ def next_sentence(documents: Documents, config: PairConfig) -> Segments:
     )
 
 
-def segment_pairs(documents: Documents, config: PairConfig) -> Segments:
+def segment_pairs(documents: TokenizedDocuments, config: PairConfig) -> Segments:
     """The same rows without labels: what a model without the pair task reads of them.
 
     Devlin et al. 2019, table 5, "No NSP", which by Liu et al. 2019, section 4.2, kept the two segments and took away the loss.
     """
+    import numpy as np
+
+    from pipeline.dataset.pairs.segments import NO_LABEL
+
     segments = next_sentence(documents, config)
     return replace(segments, pair_label=np.full(len(segments), NO_LABEL, np.int8))
 
 
-def _chunks(documents: Documents, config: PairConfig, row_key: random_keys.U64) -> list[tuple[int, int, int, int, int]]:
+def _chunks(
+    documents: TokenizedDocuments, config: PairConfig, row_key: random_keys.U64
+) -> list[tuple[int, int, int, int, int]]:
     """Every row as sentence ranges and label: (A first, A end, B first, B end, label).
 
     The only loop over rows, in plain numbers, because each row begins where the one before it ended; all random
     numbers that a row may need are drawn beforehand, from the key of the sentence that it begins with.
     """
-    split, coin, which, where = (
-        random_keys.uniform(random_keys.derive(row_key, use)).tolist() for use in (USE_SPLIT, USE_COIN, USE_DOCUMENT, USE_START)
+    from pipeline.core.random_keys import derive, uniform
+    from pipeline.dataset.pairs.segments import NO_LABEL, USE_COIN, USE_DOCUMENT, USE_MIDDLE, USE_START, target_lengths
+
+    assert isinstance(config, NspOptions)
+    middle, coin, which, where = (
+        uniform(derive(row_key, use)).tolist() for use in (USE_MIDDLE, USE_COIN, USE_DOCUMENT, USE_START)
     )
     borders = documents.sentence_offsets.tolist()
     documents_at = documents.document_offsets.tolist()
@@ -85,8 +99,8 @@ def _chunks(documents: Documents, config: PairConfig, row_key: random_keys.U64) 
         while first < end:
             chunk_end = bisect_left(borders, borders[first] + target, first + 1, end)
             followers = chunk_end - first - 1
-            a_end = first + 1 + int(split[first] * followers)
-            if others and (not followers or coin[first] < config.random_prob):
+            a_end = first + 1 + int(middle[first] * followers)
+            if others and (not followers or coin[first] < config.random_next_prob):
                 other = int(which[first] * others)
                 other += other >= number
                 other_first, other_end = documents_at[other], documents_at[other + 1]

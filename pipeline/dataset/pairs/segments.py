@@ -4,46 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.core import random_keys
+from pipeline.core.options import Options, composed
 from pipeline.core.ragged import I64, Ragged, offsets_of, ranges
 from pipeline.core.random_keys import U64
 from pipeline.dataset.masking.candidates import row_keys
-from pipeline.dataset.tokenized import Documents
+from pipeline.dataset.pairs.table import PAIRINGS
+from pipeline.dataset.tokenized_documents import TokenizedDocuments
+
+if TYPE_CHECKING:
+    _PairOptions = Options
+else:
+    _PairOptions = composed("PairOptions", Options, (pairing.options for pairing in PAIRINGS.values()))
 
 NO_LABEL = -1
 
 # What a row's random numbers are for: each use takes numbers of its own from the row's key.
-USE_SPLIT, USE_COIN, USE_DOCUMENT, USE_START, USE_TRUNCATE_A, USE_TRUNCATE_B, USE_RANK = range(1, 8)
+USE_MIDDLE, USE_COIN, USE_DOCUMENT, USE_START, USE_TRUNCATE_A, USE_TRUNCATE_B, USE_RANK = range(1, 8)
 USE_SINGLE, USE_SHORT, USE_TARGET = range(8, 11)
 # And a document's; beyond every offset, which is what stands at that place in a row's key.
 DOCUMENT_SHORT, DOCUMENT_TARGET = 1 << 40, 2 << 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairConfig:
-    """How long rows are, and what pairings ask beside.
-
-    Attributes:
-        length: the most tokens of a row, special tokens included.
-        short_seq_prob: the share of documents (of rows, for `electra`) that aim at a shorter, random length.
-        seed: the dataset's.
-        random_prob: of `nsp`: how often B is a random text, where there is something that follows (BERT: .5).
-        swap_prob: of `sop`: how often the segments are swapped (ALBERT: .5).
-        single_prob: of `electra`: how often a row is one segment (ELECTRA: .1).
-        packing: of `packed`: best-fit or in-order.
-    """
+class PairConfig(_PairOptions):
+    """How long rows are; with the options of every pairing."""
 
     length: int
+    """The most tokens of a row, special tokens included."""
     short_seq_prob: float
+    """The share of documents (of rows, for `electra`) that aim at a shorter, random length."""
     seed: int
-    random_prob: float = 0.5
-    swap_prob: float = 0.5
-    single_prob: float = 0.1
-    packing: str = "best-fit"
+    """The dataset's."""
 
     @property
     def max_tokens(self) -> int:
@@ -58,7 +54,7 @@ class PairConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """Rows before they are assembled: ranges of `Documents.tokens`, one or more to a row, each followed by [SEP].
+    """Rows before they are assembled: ranges of `TokenizedDocuments.tokens`, one or more to a row, each followed by [SEP].
 
     Attributes:
         document: int64 [R], index of the document that the first piece, and the row's random numbers, come from.
@@ -119,7 +115,7 @@ class Segments:
         )
 
     @classmethod
-    def of_runs(cls, documents: Documents, rows: Ragged, packed: bool = False) -> Segments:
+    def of_runs(cls, documents: TokenizedDocuments, rows: Ragged, packed: bool = False) -> Segments:
         """From pieces of text that lose nothing.
 
         Args:
@@ -144,15 +140,15 @@ class Segments:
         )
 
 
-Pairing = Callable[[Documents, PairConfig], Segments]
+PairingFunction = Callable[[TokenizedDocuments, PairConfig], Segments]
 
 
-def sentence_keys(documents: Documents, seed: int) -> U64:
+def sentence_keys(documents: TokenizedDocuments, seed: int) -> U64:
     """The key of the row that would begin at each sentence: uint64 [S]."""
     return row_keys(seed, documents.keys[documents.sentence_document], documents.sentence_index)
 
 
-def target_lengths(documents: Documents, config: PairConfig, room: int) -> I64:
+def target_lengths(documents: TokenizedDocuments, config: PairConfig, room: int) -> I64:
     """The number of tokens that each document's rows aim at: int64 [D].
 
     `room`, or with `short_seq_prob` a number from 2 to that, drawn once a document
@@ -163,24 +159,24 @@ def target_lengths(documents: Documents, config: PairConfig, room: int) -> I64:
     return np.where(short, drawn.astype(np.int64), room)
 
 
-def split_sentences(documents: Documents, room: int) -> Documents:
-    """The same documents with every sentence longer than `room` cut into parts of `room` tokens and a rest.
+def cut_sentences(documents: TokenizedDocuments, room: int) -> TokenizedDocuments:
+    """The same documents with every sentence longer than `room` cut into pieces of `room` tokens and a rest.
 
-    So that rows of whole sentences lose none (fairseq and SpanBERT leave such sentences out). Each part counts as a sentence from
+    So that rows of whole sentences lose none (fairseq and SpanBERT leave such sentences out). Each piece counts as a sentence from
     then on: `sentence_index` of what follows in the document moves on by the number of cuts.
     """
     lengths = np.diff(documents.sentence_offsets)
     if not len(lengths) or int(lengths.max()) <= room:
         return documents
-    parts = -(-lengths // room)
-    part = ranges(np.zeros(len(parts)), parts)
-    borders = offsets_of(parts)
+    pieces = -(-lengths // room)
+    piece = ranges(np.zeros(len(pieces)), pieces)
+    borders = offsets_of(pieces)
     first = documents.document_offsets[documents.sentence_document]
-    moved = documents.sentence_index + (borders[:-1] - np.arange(len(parts))) - (borders[first] - first)
+    moved = documents.sentence_index + (borders[:-1] - np.arange(len(pieces))) - (borders[first] - first)
     return replace(
         documents,
-        sentence_offsets=np.append(np.repeat(documents.sentence_offsets[:-1], parts) + part * room, len(documents.tokens)),
-        sentence_index=(np.repeat(moved, parts) + part).astype(np.int32),
+        sentence_offsets=np.append(np.repeat(documents.sentence_offsets[:-1], pieces) + piece * room, len(documents.tokens)),
+        sentence_index=(np.repeat(moved, pieces) + piece).astype(np.int32),
         document_offsets=borders[documents.document_offsets],
     )
 

@@ -9,33 +9,41 @@ negative among SOP labels (albert#234); here such a chunk is a row of one segmen
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import TYPE_CHECKING
 
-import numpy as np
+from pydantic import Field
 
-from pipeline.core import random_keys
-from pipeline.core.ragged import I64
-from pipeline.dataset.pairs.segments import (
-    USE_COIN,
-    USE_SPLIT,
-    PairConfig,
-    Segments,
-    sentence_keys,
-    target_lengths,
-    truncate_pairs,
-)
-from pipeline.dataset.tokenized import Documents
+from pipeline.core.options import Options
+
+if TYPE_CHECKING:
+    from pipeline.core.ragged import I64
+    from pipeline.dataset.pairs.segments import PairConfig, Segments
+    from pipeline.dataset.tokenized_documents import TokenizedDocuments
 
 IN_ORDER, SWAPPED = 0, 1
 
 
-def sentence_order(documents: Documents, config: PairConfig) -> Segments:
+class SopOptions(Options):
+    """What can be set of the pairing `sop`."""
+
+    swap_prob: float = Field(default=0.5, ge=0, le=1)
+    """Of the pairing `sop`: how often the segments are swapped (ALBERT: .5)."""
+
+
+def sentence_order(documents: TokenizedDocuments, config: PairConfig) -> Segments:
     """Rows with sentence-order labels. Every sentence is in exactly one row."""
+    import numpy as np
+
+    from pipeline.core.random_keys import derive, uniform
+    from pipeline.dataset.pairs.segments import USE_COIN, USE_MIDDLE, Segments, sentence_keys, target_lengths, truncate_pairs
+
+    assert isinstance(config, SopOptions)
     row_key = sentence_keys(documents, config.seed)
     first, end = _chunks(documents, target_lengths(documents, config, config.max_tokens))
     key = row_key[first]
     followers = end - first - 1
-    middle = first + 1 + (random_keys.uniform(random_keys.derive(key, USE_SPLIT)) * followers).astype(np.int64)
-    swapped = (random_keys.uniform(random_keys.derive(key, USE_COIN)) < config.swap_prob) & (followers > 0)
+    middle = first + 1 + (uniform(derive(key, USE_MIDDLE)) * followers).astype(np.int64)
+    swapped = (uniform(derive(key, USE_COIN)) < config.swap_prob) & (followers > 0)
     borders = documents.sentence_offsets
     starts = np.stack([borders[first], borders[middle]], axis=1)
     lengths = np.stack([borders[middle], borders[end]], axis=1) - starts
@@ -52,8 +60,10 @@ def sentence_order(documents: Documents, config: PairConfig) -> Segments:
     )
 
 
-def _chunks(documents: Documents, targets: I64) -> tuple[I64, I64]:
+def _chunks(documents: TokenizedDocuments, targets: I64) -> tuple[I64, I64]:
     """Sentence ranges: each gathers sentences until it has as many tokens as its document aims at."""
+    import numpy as np
+
     borders, at = documents.sentence_offsets.tolist(), documents.document_offsets.tolist()
     firsts = []
     for number, target in enumerate(targets.tolist()):

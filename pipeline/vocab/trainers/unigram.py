@@ -13,13 +13,13 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-
-import tokenizers
+from typing import TYPE_CHECKING
 
 from pipeline.core.errors import DataError, UsageError
-from pipeline.tokenizer.backends import albert_backend
-from pipeline.tokenizer.special import ALBERT, METASPACE
-from pipeline.vocab.trainers.counting import alphabet, count_words
+from pipeline.vocab.trainers.options import AlphabetOptions
+
+if TYPE_CHECKING:
+    import tokenizers
 
 THREADS = 4  # part of the result: expectations are summed thread by thread
 MAX_PIECE = 16  # characters of a piece, SentencePiece's own default
@@ -27,34 +27,37 @@ LONGEST = 4096  # characters of a word that is learned from; what is longer is n
 SCORE_DIGITS = 4  # its 32-bit numbers hold little more
 
 
+class UnigramOptions(AlphabetOptions):
+    """What can be set of the kind `unigram`.
+
+    There is no least frequency: rare words teach how words are made (without those seen once, text gets 2 % longer).
+    """
+
+
 def train(
-    texts: Callable[[], Iterator[str]],
-    *,
-    size: int,
-    lowercase: bool,
-    strip_accents: bool | None,
-    min_frequency: int,
-    limit_alphabet: int,
+    texts: Callable[[], Iterator[str]], options: UnigramOptions, *, size: int, lowercase: bool, strip_accents: bool | None
 ) -> tokenizers.Tokenizer:
     """Train a Unigram tokenizer: `<pad>` 0, `<unk>` 1, `[CLS]` 2, `[SEP]` 3, `[MASK]` 4, then pieces by their probability.
 
     Args:
         texts: gives the documents, in any order.
+        options: see there.
         size: pieces wanted; fewer where the text does not yield as many.
         lowercase: lowercase the text.
         strip_accents: remove accents; None: yes, as ALBERT does even where case stays.
-        min_frequency: of no use: rare words teach how words are made (without those seen once, text gets 2 % longer).
-        limit_alphabet: the most characters kept, the frequent ones first, by code point where equal.
 
     Raises:
         UsageError: `size` is smaller than the pieces of one character.
         DataError: the text has no words.
     """
-    del min_frequency
+    from pipeline.tokenizer.backends import albert_backend
+    from pipeline.tokenizer.special import ALBERT, METASPACE
+    from pipeline.vocab.trainers.counting import alphabet, count_words
+
     strip = strip_accents is not False
     special = [(piece, 0.0) for piece in ALBERT]
     words = count_words(albert_backend(special, 1, lowercase, strip), texts())
-    kept, _ = alphabet(words, limit_alphabet, METASPACE)
+    kept, _ = alphabet(words, options.limit_alphabet, METASPACE)
     if not kept:
         raise DataError("the sample holds no text that has pieces; give `cloze corpus` other text")
     least = len(ALBERT) + len({*kept, METASPACE})
@@ -63,7 +66,7 @@ def train(
             f"size ({size}) leaves no room for the {least - len(ALBERT)} pieces of a single character;"
             f" use at least {least}, or a smaller limit_alphabet"
         )
-    found = _learn(_lines(words, set(kept)), size - len(ALBERT))
+    found = _learn(_lines(words, {*kept, METASPACE}), size - len(ALBERT))
     return albert_backend([*special, *found], 1, lowercase, strip)
 
 
@@ -72,7 +75,6 @@ def _lines(words: Counter[str], kept: set[str]) -> list[tuple[str, int]]:
 
     Every kept character occurs at least once, so that it has its piece.
     """
-    kept = kept | {METASPACE}
     parts: Counter[str] = Counter(dict.fromkeys(kept, 1))
     for word, count in words.items():
         whole = word if kept.issuperset(word) else "".join(c if c in kept else " " for c in word)

@@ -9,43 +9,45 @@ a fixed order, before it begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-
-import tokenizers
-from tokenizers import trainers
+from typing import TYPE_CHECKING
 
 from pipeline.core.errors import UsageError
-from pipeline.tokenizer.backends import bert_backend
-from pipeline.tokenizer.special import BERT as SPECIAL
-from pipeline.vocab.trainers.counting import alphabet, count_words
+from pipeline.vocab.trainers.options import AlphabetOptions, MergeOptions
+
+if TYPE_CHECKING:
+    import tokenizers
 
 PREFIX = "##"
 
 
+class WordPieceOptions(MergeOptions, AlphabetOptions):
+    """What can be set of the kind `wordpiece`."""
+
+
 def train(
-    texts: Callable[[], Iterator[str]],
-    *,
-    size: int,
-    lowercase: bool,
-    strip_accents: bool | None,
-    min_frequency: int,
-    limit_alphabet: int,
+    texts: Callable[[], Iterator[str]], options: WordPieceOptions, *, size: int, lowercase: bool, strip_accents: bool | None
 ) -> tokenizers.Tokenizer:
     """Train a WordPiece tokenizer.
 
     Args:
         texts: gives the documents, in any order, as often as it is called.
+        options: see there.
         size: pieces wanted; fewer where the text has no more pairs that occur `min_frequency` times.
         lowercase: lowercase the text.
         strip_accents: remove accents; None: where case is removed.
-        min_frequency: of a pair of pieces, to be merged.
-        limit_alphabet: the most characters kept, the frequent ones first, by code point where equal.
 
     Raises:
         UsageError: `size` is smaller than the pieces of one character.
     """
+    from tokenizers import trainers
+
+    from pipeline.tokenizer.backends import bert_backend
+    from pipeline.tokenizer.special import BERT as SPECIAL
+    from pipeline.vocab.trainers.counting import alphabet, count_words
+
     backend = bert_backend({token: number for number, token in enumerate(SPECIAL)}, lowercase, strip_accents)
     words = count_words(backend, texts())
-    first, inner = alphabet(words, limit_alphabet)
+    first, inner = alphabet(words, options.limit_alphabet)
     single = [*first, *(PREFIX + character for character in inner)]
     if len(SPECIAL) + len(single) > size:
         raise UsageError(
@@ -54,7 +56,7 @@ def train(
         )
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
-        min_frequency=min_frequency,
+        min_frequency=options.min_frequency,
         special_tokens=[*SPECIAL, *single],  # registered first, in this order
         limit_alphabet=len(first),
         initial_alphabet=first,

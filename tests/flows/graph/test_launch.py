@@ -21,9 +21,9 @@ import pytest
 
 from flows.graph import launch
 from pipeline.core.errors import ClozeError, DataError, Stopped
+from pipeline.core.execute import Result, execute
 from pipeline.core.execution import Execution
 from pipeline.core.reporting import SILENT, Reporter
-from pipeline.core.stage import Result, execute
 from tests.conftest import REPOSITORY
 from tests.flows.toy import STAGE, ToyConfig
 
@@ -34,7 +34,7 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(out: Path, processes: int = 1, report: Reporter = SILENT, grace: float = 25.0, **config: Any) -> Result:
-    stage = dataclasses.replace(STAGE, run=launch.in_process(STAGE, "tests.flows.toy", parallel=True))
+    stage = dataclasses.replace(STAGE, run=launch.in_process(STAGE, "tests.flows.toy:STAGE"))
     execution = Execution(processes=processes, grace_seconds=grace)
     return execute(stage, ToyConfig(**config), {}, str(out), execution=execution, report=report)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flows.tracking import replay
+from flows.tracking.refused import FILE
 from flows.tracking.spool import Spool, end_killed_runs, read_step
 
 
@@ -90,6 +91,45 @@ def test_a_dead_server_costs_no_time_and_no_record(tmp_path: Path, uri: str) -> 
     offline = next(found for found in runs(uri) if found.info.run_name == "offline")
     assert len(history(uri, offline.info.run_id, "loss")) == 1000
     assert not spool.path.exists()
+
+
+def test_a_refused_record_is_set_aside_and_the_rest_arrives(tmp_path: Path, uri: str) -> None:
+    """A metric's name that MLflow does not take, among good ones; a damaged line; a run whose start is not known."""
+    spool = Spool(tmp_path / "spools", uri, "cloze")
+    run = spool.start_run("refused")
+    spool.metrics(run, {"good": 1.0, "bad\nname": 2.0, "better": 3.0})
+    spool._stream.write("{damaged\n")
+    spool.metrics("unknown", {"loss": 1.0})
+    spool.params(run, {"fine": 1, "not\tfine": 2})
+    spool.metrics(run, {"last": 4.0})
+    spool.end_run(run)
+    spool.start_sender()
+    assert spool.close(timeout=60)
+    found = next(each for each in runs(uri) if each.info.run_name == "refused")
+    assert found.data.metrics == {"good": 1.0, "better": 3.0, "last": 4.0}
+    assert (found.data.params, found.info.status) == ({"fine": "1"}, "FINISHED")
+    assert not spool.path.exists()
+    assert sum(spool.refused().values()) == 4
+    assert {"the line is damaged", "MLflow has no run for it"} < set(spool.refused())
+    records = [json.loads(line)["record"] for line in (spool.directory / FILE).read_text().splitlines()]
+    assert [record.get("metrics", record.get("params"))[0][0] for record in records if "metrics" in record] == [
+        "bad\nname",
+        "loss",
+    ]
+
+
+def test_a_deleted_experiment_comes_back(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    own = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    client = MlflowClient(tracking_uri=own)
+    client.delete_experiment(client.create_experiment("cloze"))
+    spool = Spool(tmp_path / "spools", own, "cloze")
+    spool.end_run(spool.start_run("after"))
+    spool.start_sender()
+    assert spool.close(timeout=60)
+    assert [run.info.run_name for run in runs(own)] == ["after"]
+    assert not spool.refused()
 
 
 def test_runs_of_a_killed_process_are_ended(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from model.data.collate import collate
 from model.data.shards import Shards
-from model.families.table import build
+from model.families.models import new_model
 from pipeline.dataset.schema import DatasetInfo, dataset_schema
 from pipeline.tokenizer.special import SpecialTokens
 from tests.tiny_models import tiny_config
@@ -95,7 +95,7 @@ def test_the_model_is_given_what_the_dataset_says(tmp_path: Path) -> None:
     assert batch["masked_positions"][real].tolist() == [1, 3, 7, 16 + 5, 32 + 1]
     assert [WORDS[token] for token in batch["masked_labels"][real].tolist()] == ["the", "sat", "mat", "dogs", "the"]
 
-    model = build(tiny_config(vocab_size=16))
+    model = new_model(tiny_config(vocab_size=16))
     seen: list[tuple[torch.Tensor, ...]] = []
     model.encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[:3]))
     logits = model(batch)["mlm_logits"]

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from model.families.table import build, is_backbone, restore, restore_backbone
+from model.families.models import is_backbone, new_model, restore, restore_backbone
 from pipeline.core.errors import DataError
 from tests.tiny_models import PIECES, tiny_batch, tiny_config, tiny_model
 
@@ -96,7 +96,7 @@ def test_the_same_seed_builds_the_same_weights() -> None:
 
 def test_the_first_loss_is_near_ln_v() -> None:
     torch.manual_seed(0)
-    model = build(tiny_config(initializer_range=0.02)).eval()
+    model = new_model(tiny_config(initializer_range=0.02)).eval()
     batch = tiny_batch(rows=16)
     loss = torch.nn.functional.cross_entropy(model(batch)["mlm_logits"], batch["masked_labels"])
     assert float(loss.detach()) == pytest.approx(math.log(len(PIECES)), abs=0.05)

@@ -7,10 +7,12 @@ import sys
 
 import pytest
 import torch
+from pydantic import ValidationError
 
-from model.families.config import check_fits, for_dataset
-from model.families.presets import MODELS, model_config
-from model.families.table import FAMILIES, build
+from model.families.config import ModelConfig, check_fits, for_dataset
+from model.families.models import new_model
+from model.families.presets import model_config, parse_model, presets
+from model.families.table import FAMILIES, config_class
 from pipeline.core.errors import UsageError
 from pipeline.dataset.schema import DatasetInfo
 from pipeline.tokenizer.special import SpecialTokens
@@ -55,7 +57,7 @@ def test_values_start_from_a_preset_and_are_overridden() -> None:
     assert model_config({"preset": "bert-mini", "hidden_dropout": 0.0}, num_hidden_layers=3) == model_config(
         "bert-mini", hidden_dropout=0.0, num_hidden_layers=3
     )
-    assert model_config(model_config("bert-tiny")) == MODELS["bert-tiny"]()
+    assert model_config(model_config("bert-tiny")) == presets()["bert-tiny"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_values_start_from_a_preset_and_are_overridden() -> None:
 )
 def test_presets_have_the_published_number_of_parameters(name: str, millions: float) -> None:
     with torch.device("meta"):
-        model = build(model_config(name, vocab_size=30522))
+        model = new_model(model_config(name, vocab_size=30522))
     assert round(sum(parameter.numel() for parameter in model.parameters()) / 1e6, 1) == millions
 
 
@@ -100,7 +102,7 @@ def test_a_model_that_cannot_read_the_dataset_is_refused_with_both_values(
 
 def test_building_with_an_open_vocabulary_is_refused() -> None:
     with pytest.raises(UsageError, match="vocab_size"):
-        build(model_config("bert-tiny"))
+        new_model(model_config("bert-tiny"))
 
 
 def test_the_command_line_can_check_configs_without_torch() -> None:
@@ -109,8 +111,22 @@ def test_the_command_line_can_check_configs_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_every_family_in_the_table_builds() -> None:
-    for family in FAMILIES:
-        model = build(tiny_config(family=family))
-        assert hasattr(model, "encoder")
-        assert hasattr(model, "pooler")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_option_of_a_family_describes_itself(family: str) -> None:
+    """In one line, which is the help text of the command line; a default that a family changes keeps the description."""
+    descriptions = {name: field.description for name, field in config_class(family).model_fields.items()}
+    assert [name for name, text in descriptions.items() if not text or "\n" in text] == []
+    assert descriptions["hidden_size"] == ModelConfig.model_fields["hidden_size"].description
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_familys_config_is_of_that_family_alone(family: str) -> None:
+    assert config_class(family)().family == family
+    assert parse_model(tiny_config(family=family).model_dump(mode="json")) == tiny_config(family=family)
+    with pytest.raises(ValidationError, match="family"):
+        config_class(family)(family="another")
+
+
+def test_a_family_that_is_not_there_is_told_by_name() -> None:
+    with pytest.raises(UsageError, match=r"family \('robertta'\) is no model family; did you mean 'roberta'"):
+        parse_model({"family": "robertta"})

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from model.families.presets import MODELS
-from model.families.table import FAMILIES, build
-from model.hub.table import HUBS, hub_of
+from model.families.hub import exportable, hub_of
+from model.families.models import new_model
+from model.families.presets import presets
+from model.families.table import FAMILIES, part
 
 transformers = pytest.importorskip("transformers", reason="counts are compared with transformers, which is not installed")
 
 VOCABULARIES = {"roberta": 50265, "albert": 30000, "spanbert": 28996, "longformer": 50265, "modern": 50368}
+
+PRESETS = presets()
 
 # Millions, as the papers round them, where they count as we do: encoder and pooler, or (RoBERTa's) all.
 PAPERS = {
@@ -21,14 +24,14 @@ PAPERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name, preset in MODELS.items() if preset().family in HUBS])
+@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if preset.family in exportable()])
 def test_counts_are_those_of_transformers(name: str) -> None:
-    preset = MODELS[name]()
+    preset = PRESETS[name]
     config = preset.model_copy(update={"vocab_size": VOCABULARIES.get(preset.family, 30522)})
     hub = hub_of(config.family)
     values = hub.to_config(config, config.heads, None)
     with torch.device("meta"):
-        ours = build(config)
+        ours = new_model(config)
         theirs = getattr(transformers, values["architectures"][0])(transformers.AutoConfig.for_model(**values))
     exported = hub.exported(dict(ours.named_parameters()))
     expected = {name: p.numel() for name, p in theirs.named_parameters() if not name.startswith(hub.unused or "?")}
@@ -37,16 +40,20 @@ def test_counts_are_those_of_transformers(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_counts_are_those_of_the_papers(name: str) -> None:
-    preset = MODELS[name]()
+    preset = PRESETS[name]
     with torch.device("meta"):
-        ours = build(preset.model_copy(update={"vocab_size": VOCABULARIES.get(preset.family, 30522)}))
+        ours = new_model(preset.model_copy(update={"vocab_size": VOCABULARIES.get(preset.family, 30522)}))
     backbone = sum(p.numel() for key, p in ours.named_parameters() if key.startswith(("encoder.", "pooler.")))
     counted = sum(p.numel() for p in ours.parameters()) if preset.family == "roberta" else backbone
     assert round(counted / 1e6) == pytest.approx(PAPERS[name], abs=1)
 
 
 def test_every_family_has_a_tiny_preset() -> None:
-    tiny = {MODELS[name]().family: MODELS[name]() for name in MODELS if name.endswith("-tiny")}
-    assert tiny.keys() >= FAMILIES.keys() - {"megatron-bert"}
-    for config in tiny.values():
-        assert (config.num_hidden_layers, config.hidden_size) == (2, 128)
+    for family in FAMILIES:
+        config = PRESETS[f"{family}-tiny"]
+        assert (config.family, config.num_hidden_layers, config.hidden_size) == (family, 2, 128)
+
+
+def test_a_preset_is_named_after_its_family_and_only_once() -> None:
+    assert len(PRESETS) == sum(len(part(family, "presets:PRESETS")) for family in FAMILIES)
+    assert all(name.startswith(f"{config.family}-") for name, config in PRESETS.items())

@@ -10,7 +10,7 @@ import torch
 
 from model import checkpoint
 from model.families.config import ModelConfig
-from model.families.table import build
+from model.families.models import new_model
 from pipeline import tokenizer
 from pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -53,7 +53,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, pieces: Tokenizer, shap
     checkpoint.save_weights(
         path,
         model=shape,
-        state=build(shape).state_dict(),
+        state=new_model(shape).state_dict(),
         tokenizer=str(directory / "tokenizer"),
         heads=ModelConfig.heads,
     )

@@ -12,9 +12,9 @@ from model.tasks.evaluate.config import EvaluateConfig
 from model.tasks.evaluate.stage import STAGE as EVALUATE
 from model.tasks.finetune.config import FinetuneConfig
 from model.tasks.finetune.stage import STAGE as FINETUNE
+from pipeline.core.execute import Result, execute
 from pipeline.core.execution import Execution
 from pipeline.core.reporting import Reporter
-from pipeline.core.stage import Result, execute
 
 DEFAULTS = {"epochs": 8, "batch_size": 16, "learning_rate": 3e-3, "max_length": 32, "precision": "fp32", "seed": 3}
 ALONE = {"device": "cpu", "threads": 1}

@@ -9,18 +9,19 @@ import pytest
 import torch
 
 from model import checkpoint
-from model.families.config import parse_model
-from model.families.table import FAMILIES, build
+from model.families.hub import hub_of
+from model.families.models import new_model
+from model.families.presets import parse_model
+from model.families.table import FAMILIES
 from model.hub.export_stage import STAGE as EXPORT
 from model.hub.export_stage import ExportConfig
-from model.hub.table import hub_of
 from model.tasks.evaluate.config import EvaluateConfig
 from model.tasks.evaluate.stage import STAGE as EVALUATE
 from model.tasks.finetune.config import FinetuneConfig
 from model.tasks.finetune.stage import STAGE as FINETUNE
 from pipeline.core.errors import DataError, UsageError
+from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
-from pipeline.core.stage import execute
 
 CPU = Execution(device="cpu", threads=1)
 CHANGES: dict[str, dict[str, Any]] = {
@@ -37,7 +38,7 @@ def pretrained_of(family: str, directory: Path, pieces: Any, shape: Any) -> str:
     torch.manual_seed(7)
     path = str(directory / "checkpoint")
     checkpoint.save_weights(
-        path, model=config, state=build(config).state_dict(), tokenizer=str(directory / "tokenizer"), heads=config.heads
+        path, model=config, state=new_model(config).state_dict(), tokenizer=str(directory / "tokenizer"), heads=config.heads
     )
     checkpoint.complete(path)
     return path

@@ -40,7 +40,7 @@ def objective(shape: ModelConfig) -> TaskObjective:
 def gradient(trained: TaskObjective, batches: list[dict[str, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient of all parameters, and the summed figures."""
     trained.zero_grad()
-    counts = torch.tensor([float(sum(trained.targets(batch)[0] for batch in batches))])
+    counts = torch.tensor([max(1.0, sum(trained.targets(batch)[0] for batch in batches))])
     figures = torch.zeros(2, 1, dtype=torch.float64)
     for batch in batches:
         loss, found = trained(batch, counts)

@@ -42,6 +42,7 @@ def config(**values: Any) -> PretrainConfig:
 def job(config: PretrainConfig, dataset: str, out: Path, fingerprint: str = "f" * 64, **execution: Any) -> Job:
     return Job(
         stage="pretrain",
+        reference="model.train.stage:STAGE",
         config=config.model_dump(mode="json"),
         path=str(out),
         inputs={"dataset": dataset},

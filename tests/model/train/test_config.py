@@ -117,9 +117,9 @@ def test_logging_and_evaluation_happen_at_the_ends() -> None:
 
 
 def test_decay_is_on_matrices_alone() -> None:
-    from model.families.table import build
+    from model.families.models import new_model
 
-    model = build(model_config("bert-tiny", vocab_size=50))
+    model = new_model(model_config("bert-tiny", vocab_size=50))
     decayed, others = parameter_groups(model, 0.01)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.01, 0.0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from model import checkpoint
-from model.families.table import restore
+from model.families.models import restore
 from model.use.fill_mask import STAGE, FillMaskConfig
 from model.use.masks import _filled, fill
 from pipeline.core.config import parse_config

@@ -93,7 +93,7 @@ def test_columns_are_part_of_a_source(tmp_path):
 
 
 def test_the_same_document_from_columns_of_other_names(tmp_path):
-    from pipeline.core.stage import execute
+    from pipeline.core.execute import execute
 
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"body": prose(n), "name": f"N{n}"}) + "\n" for n in range(3)))

@@ -14,8 +14,8 @@ import pytest
 from pipeline.core import artifact
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError
+from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
-from pipeline.core.stage import execute
 from pipeline.corpus.dedup import signatures
 from pipeline.corpus.document import Document
 from pipeline.corpus.extract import _PartWriter, _Work

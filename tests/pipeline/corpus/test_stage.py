@@ -18,9 +18,9 @@ import pytest
 from pipeline.core import artifact, random_keys
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
+from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
 from pipeline.core.shards import shard_name
-from pipeline.core.stage import execute
 from pipeline.corpus.parts import place, shard_of
 from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.stage import STAGE, CorpusConfig
@@ -127,7 +127,7 @@ DRIVER = """
 import os, signal, sys
 from pipeline import storage
 from pipeline.corpus.stage import STAGE, CorpusConfig
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 left = int(sys.argv[3])
 replace = os.replace
 def dying(source, target):

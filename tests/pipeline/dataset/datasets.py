@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.core.config import parse_config
-from pipeline.core.stage import Result, execute
+from pipeline.core.execute import Result, execute
 from pipeline.dataset.stage import STAGE, DatasetConfig
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 

@@ -15,7 +15,7 @@ from model.data.shards import Shards
 from model.data.shards import verify as verify_shards
 from pipeline.core import artifact, random_keys
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import Result
+from pipeline.core.execute import Result
 from pipeline.dataset.row_view import read_row
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, rows, tables, write_vocab

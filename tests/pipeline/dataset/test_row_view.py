@@ -14,7 +14,7 @@ from flows.cli import main
 from flows.views.row import STYLES, render
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import Result
+from pipeline.core.execute import Result
 from pipeline.dataset.row_view import RowView, read_row
 from tests.pipeline.corpus.corpora import made_documents
 from tests.pipeline.dataset.datasets import made_corpus, make, rows, write_vocab
@@ -50,7 +50,7 @@ def test_a_view_is_its_row(made: Result, row: int, copy: int) -> None:
     for found in view.predictions:
         kinds = {"[MASK]": "masked", found.original: "kept"}
         assert found.kind == kinds.get(found.shown, "random")
-    assert view.pair_label == {0: "is next", 1: "random", None: None}[plain["pair_label"]]
+    assert view.pair_label == {0: "next", 1: "random", None: None}[plain["pair_label"]]
     assert view.lengths["row"] == view.lengths["A"] + view.lengths["B"] + len(view.special) == len(plain["input_ids"])
     assert (view.document, view.offset) == (plain["source"]["document"], plain["source"]["offset"])
 

@@ -19,7 +19,7 @@ from pipeline.core import artifact, random_keys
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
 from pipeline.dataset import ranks
-from pipeline.dataset.masking.draw import MaskConfig, Rows, TokenTable, draw_masks, row_keys
+from pipeline.dataset.masking import MaskConfig, TokenTable, UnmaskedRows, draw_masks, row_keys
 from pipeline.dataset.schema import DatasetInfo
 from pipeline.dataset.stage import STAGE, DatasetConfig
 from pipeline.tokenizer import load
@@ -30,7 +30,8 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden.json"
 DRIVER = """
 import json, sys
 from pipeline.dataset.stage import STAGE, DatasetConfig
-from pipeline.core.stage import Execution, execute
+from pipeline.core.execute import execute
+from pipeline.core.execution import Execution
 from pipeline.dataset import ranks
 if __name__ == "__main__":
     corpus, vocab, out, workers, config = sys.argv[1:]
@@ -88,7 +89,7 @@ def test_rows_hold_the_text_and_masks_can_be_drawn_again(made, corpus, vocab):
             assert (ids[0], ids[start - 1], ids[-1]) == (2, 3, 3)
             assert len(row["masks"]) == 3
             key = row_keys(7, [row["source"]["document"]], [row["source"]["offset"]])
-            rows = Rows(
+            rows = UnmaskedRows(
                 keys=key, input_ids=np.array(ids, np.uint16), offsets=np.array([0, len(ids)]), segment_start=np.array([start])
             )
             again = draw_masks(rows, MaskConfig(max_predictions=8), table, range(3))
@@ -207,7 +208,7 @@ def test_slices_cover_all_ranks_once(parts, shards, buckets):
     merged = np.sort(np.concatenate(sorted_ranks))
     starts = np.concatenate([[0], np.cumsum(counts)])
     at = 0
-    for part in ranks.plan_slices(counts, ranks.shard_rows([len(merged)], shards)[0]):
+    for part in ranks.plan_ranges(counts, ranks.shard_rows([len(merged)], shards)[0]):
         assert part.rows in (len(merged) // shards, -(-len(merged) // shards))
         if part.rows:
             assert starts[part.first] + part.skip == at

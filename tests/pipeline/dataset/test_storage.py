@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from pipeline.core import random_keys
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import Result
-from pipeline.dataset import ranks, seen_documents
-from pipeline.dataset.shard_layout import Layout, batch_rows, bin_borders
+from pipeline.core.execute import Result
+from pipeline.dataset import document_keys, ranks
+from pipeline.dataset.ranks import bin_borders
+from pipeline.dataset.schema import ShardLayout
+from pipeline.dataset.shards import batch_rows
 from pipeline.dataset.stage import DatasetConfig
 from tests.pipeline.corpus.corpora import made_documents
 from tests.pipeline.dataset.datasets import made_corpus, make, rows, tables, write_vocab
@@ -65,7 +67,7 @@ def test_rows_of_a_shard_stand_in_bins_of_length(corpus: str, vocab: str, made: 
     assert max(map(len, found)) - min(map(len, found)) <= 1
     per_bin = []
     for table in found:
-        layout = Layout.from_schema(table.schema, "shard")
+        layout = ShardLayout.from_schema(table.schema, "shard")
         assert layout is not None
         assert layout.borders == (16, 32, 48)
         lengths = np.array([len(ids) for ids in table["input_ids"].to_pylist()])
@@ -97,13 +99,13 @@ def test_a_record_batch_is_never_too_large(length: int, copies: int) -> None:
 @settings(max_examples=60)
 @given(rows=st.lists(st.integers(0, 500), min_size=1, max_size=5), size=st.sampled_from([1, 8, 64]))
 def test_a_layout_counts_its_record_batches(rows: list[int], size: int) -> None:
-    layout = Layout(borders=tuple(range(1, len(rows) + 1)), rows=tuple(rows), batch_rows=size)
+    layout = ShardLayout(borders=tuple(range(1, len(rows) + 1)), rows=tuple(rows), batch_rows=size)
     sizes, bins = layout.batches()
     assert [sum(sizes[bins == number]) for number in range(len(rows))] == rows
     assert all(0 < found <= size for found in sizes.tolist())
     assert len(sizes) == sum(-(-found // size) for found in rows)
     schema = pa.schema([], metadata=layout.to_metadata())
-    assert Layout.from_schema(schema, "x") == layout
+    assert ShardLayout.from_schema(schema, "x") == layout
 
 
 def test_a_damaged_layout_is_named() -> None:
@@ -114,7 +116,7 @@ def test_a_damaged_layout_is_named() -> None:
         b'{"borders": [8], "rows": [1], "batch_rows": 0}',
     ):
         with pytest.raises(DataError, match=r"shard-7 is damaged"):
-            Layout.from_schema(pa.schema([], metadata={b"cloze.layout": content}), "shard-7")
+            ShardLayout.from_schema(pa.schema([], metadata={b"cloze.layout": content}), "shard-7")
 
 
 def test_borders_of_bins() -> None:
@@ -182,11 +184,11 @@ def test_known_documents_are_found(tmp_path_factory, there: list[int], ranges: i
     directory = tmp_path_factory.mktemp("keys")
     half = len(there) // 2
     for number, part in enumerate((there[:half], there[half:])):
-        batch = pa.RecordBatch.from_arrays([pa.array(sorted(part), pa.uint64())], schema=seen_documents.SCHEMA)
-        seen_documents.write_arrow(seen_documents.keys_path(str(directory), number), seen_documents.SCHEMA, [batch])
+        batch = pa.RecordBatch.from_arrays([pa.array(sorted(part), pa.uint64())], schema=document_keys.SCHEMA)
+        document_keys.write_arrow(document_keys.keys_path(str(directory), number), document_keys.SCHEMA, [batch])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seen_documents, "BATCH_KEYS", max(1, len(there) // ranges))
-        seen_documents.write_documents(str(directory / "documents.arrow"), str(directory), 2, len(there))
+        patch.setattr(document_keys, "BATCH_KEYS", max(1, len(there) // ranges))
+        document_keys.write_documents(str(directory / "documents.arrow"), str(directory), 2, len(there))
     asked = data.draw(st.lists(st.one_of(st.integers(0, (1 << 64) - 1), *([st.sampled_from(there)] if there else []))))
-    found = seen_documents.known(np.array(asked, np.uint64), [str(directory / "documents.arrow")], str(directory))
+    found = document_keys.known(np.array(asked, np.uint64), [str(directory / "documents.arrow")], str(directory))
     assert found.tolist() == [key in there for key in asked]

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 def workers(cluster: Cluster) -> list[psutil.Process]:
     """The processes that the two pools' nurseries have forked."""
     pools = [psutil.Process(cluster.process(f"pool-{number}")) for number in (1, 2)]
-    return [worker for pool in pools for nursery in pool.children() for worker in nursery.children()]
+    return [worker for pool in pools for fork_server in pool.children() for worker in fork_server.children()]
 
 
 def running(cluster: Cluster) -> list[str]:

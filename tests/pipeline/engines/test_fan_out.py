@@ -10,7 +10,7 @@ import pytest
 from pipeline.core.errors import DataError
 from pipeline.core.execution import Execution
 from pipeline.core.stage import Build
-from pipeline.engines.fan_out import IDLE, dealt, fan_out
+from pipeline.engines.fan_out import fan_out
 
 
 def double(unit: dict[str, Any]) -> dict[str, Any]:
@@ -49,10 +49,32 @@ def test_a_users_fault_keeps_its_kind_and_is_tried_again(tmp_path: Path) -> None
             fan_out(build(tmp_path), "double", bad, double, unit_name="units")
 
 
-def test_work_is_dealt_equally() -> None:
-    named = [(str(n), n) for n in range(6)]
-    order = dealt(named, [41, 23, 16, 10, 9, 8], 2)
-    hands = [[name for name, _ in order[worker::2] if name != IDLE] for worker in range(2)]
-    weights = dict(zip("012345", [41, 23, 16, 10, 9, 8], strict=True))
-    assert sorted(name for hand in hands for name in hand) == list("012345")
-    assert abs(sum(weights[n] for n in hands[0]) - sum(weights[n] for n in hands[1])) <= 10
+def test_all_failed_units_are_told_at_once_and_one_mend_suffices(tmp_path: Path) -> None:
+    all_bad = [(f"bad-{n}", {"number": -n, "trace": ""}) for n in range(1, 6)]
+    todo = [*units(tmp_path, 2), *all_bad]
+    with pytest.raises(DataError) as caught:
+        fan_out(build(tmp_path), "double", todo, double, unit_name="units")
+    told = str(caught.value)
+    assert told.startswith("5 of 7 units of step double failed: (1) number -1 is below zero; give a larger one; (2) number -2 ")
+    assert "number -4" not in told
+    listed = Path(told.rpartition("the others are in ")[2]).read_text().splitlines()
+    assert [line.partition(":")[0] for line in listed] == [name for name, _ in all_bad]
+    mended = [(name, {"number": 9, "trace": str(tmp_path / name)}) for name, _ in all_bad]
+    assert (
+        fan_out(build(tmp_path), "double", [*units(tmp_path, 2), *mended], double, unit_name="units")[2:] == [{"twice": 18}] * 5
+    )
+    assert (tmp_path / "trace-0").read_text() == "x"  # what was done is not done again
+
+
+def test_units_that_fail_alike_are_told_once(tmp_path: Path) -> None:
+    alike = [(f"bad-{n}", {"number": -1, "trace": ""}) for n in range(5)]
+    with pytest.raises(DataError, match="^number -1 is below zero; give a larger one$"):
+        fan_out(build(tmp_path), "double", alike, double, unit_name="units")
+
+
+def test_failures_of_a_try_that_was_killed_are_not_told_again(tmp_path: Path) -> None:
+    begun = build(tmp_path)
+    results = Path(begun.scratch) / "double"
+    results.mkdir(parents=True)
+    (results / "unit-0.failed").write_text('{"error": "of yesterday", "exit_code": 3}')
+    assert fan_out(begun, "double", units(tmp_path, 1), double, unit_name="units") == [{"twice": 0}]

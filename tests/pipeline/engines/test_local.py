@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from pipeline.core.errors import ClozeError, DataError, UsageError
-from pipeline.engines.base import open_engine
 from pipeline.engines.fan_out import fan_out
+from pipeline.engines.table import open_engine
 from tests.conftest import REPOSITORY
 from tests.pipeline.engines.units import build, long_build, misbehave, numbered, within, work
 
@@ -71,7 +71,7 @@ def test_a_signal_to_the_whole_group_leaves_nothing(number: signal.Signals, tmp_
     try:
         assert within(60, lambda: len(list((tmp_path / "notes").glob("began-*"))) >= 2)
         descendants = psutil.Process(stage.pid).children(recursive=True)
-        assert len(descendants) == 3  # the nursery and its workers
+        assert len(descendants) == 3  # the fork server and its workers
         os.killpg(stage.pid, number)
         _, told = stage.communicate(timeout=20)
         assert stage.returncode == -number

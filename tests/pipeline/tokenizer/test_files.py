@@ -14,13 +14,15 @@ from pipeline.tokenizer import files, load, sentencepiece_model
 from pipeline.tokenizer.special import SpecialTokens
 from pipeline.tokenizer.tokenizer import Tokenizer
 from pipeline.vocab.trainers import bpe
-from tests.pipeline.vocab.test_kinds import SETTINGS, TRAINING, trained_spiece
+from tests.pipeline.tokenizer.texts import TRAINING, trained_spiece
 
 
 @pytest.fixture(scope="module")
 def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("roberta")
-    Tokenizer.of(bpe.train(lambda: iter(TRAINING), size=350, lowercase=False, **SETTINGS), "x").save(str(directory))
+    Tokenizer.of(bpe.train(lambda: iter(TRAINING), bpe.BpeOptions(), size=350, lowercase=False, strip_accents=None), "x").save(
+        str(directory)
+    )
     return directory
 
 

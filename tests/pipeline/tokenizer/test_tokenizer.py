@@ -16,6 +16,7 @@ from pipeline.core.errors import DataError, UsageError
 from pipeline.tokenizer import load
 from pipeline.tokenizer.special import SpecialTokens
 from pipeline.tokenizer.word_cache import WordMemory
+from tests.pipeline.tokenizer.texts import AWKWARD
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = [
@@ -23,32 +24,6 @@ PIECES = [
     *(".,!?'\"[]-#"),
     *LETTERS,
     *(f"##{letter}" for letter in LETTERS),
-]
-AWKWARD = [
-    *(
-        "",
-        " ",
-        "  the  cat ",
-        "the\ncat\tsings",
-        "cats,sing.",
-        "café CAFÉ cafe\u0301",
-        "[MASK] the [SEP]",
-        "[mask]",
-        "中文the中",
-    ),
-    *(
-        "the\u00a0cat",
-        "the\u2028cat",
-        "the\x1ccat\x00s\x7f",
-        "\u200bthe",
-        "a\u0301 \u0301b",
-        "İSTANBUL ß ﬁ",
-        "x" * 300,
-        "ΣΑΣ ΣΑΣ.",
-        "\ufeffthe",
-        "a" * 100 + " b",
-    ),
-    *("\ud7ff\ue000", "🙂the🙂", "the \u0301cat", "\u1100\u1161 \u11a8", "##ing ##s"),
 ]
 
 

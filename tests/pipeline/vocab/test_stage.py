@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 from pipeline.tokenizer import load
 from pipeline.tokenizer.special import SpecialTokens
 from pipeline.vocab.measure import measure
@@ -27,7 +27,7 @@ CONFIG = {"size": 300, "sample_bytes": 40_000}
 DRIVER = """
 import sys
 from pipeline.vocab.stage import STAGE, VocabConfig
-from pipeline.core.stage import execute
+from pipeline.core.execute import execute
 for kind, size in (("wordpiece", 300), ("bpe", 400), ("unigram", 150)):
     config = VocabConfig(kind=kind, size=size, sample_bytes=40_000)
     print(execute(STAGE, config, {"corpus": sys.argv[1]}, sys.argv[2] + kind).manifest.content_sha256)
@@ -57,8 +57,11 @@ def vocab(corpus: str, tmp_path_factory: pytest.TempPathFactory):
 def test_golden(vocab, corpus, tmp_path):
     """If this fails on purpose, raise `VERSION` in pipeline/vocab/stage.py and write the new hash to golden.json."""
     golden = json.loads(GOLDEN.read_text())["vocab"]
-    bpe = make(corpus, tmp_path, **{**CONFIG, "kind": "bpe", "size": 400}).manifest.content_sha256
-    assert {"version": STAGE.version, "content_sha256": vocab.manifest.content_sha256, "bpe": bpe} == golden
+    others = {
+        kind: make(corpus, tmp_path / kind, **{**CONFIG, "kind": kind, "size": SIZES[kind]}).manifest.content_sha256
+        for kind in ("bpe", "unigram")
+    }
+    assert {"version": STAGE.version, "content_sha256": vocab.manifest.content_sha256, **others} == golden
 
 
 def test_three_processes_give_the_same_bytes(vocab, corpus, tmp_path):

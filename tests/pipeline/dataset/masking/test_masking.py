@@ -12,46 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.core import random_keys
-from pipeline.core.ragged import offsets_of
-from pipeline.dataset.masking import RULES, draw
-from pipeline.dataset.masking.draw import (
-    Candidates,
-    MaskConfig,
-    Masks,
-    Rows,
-    Selection,
-    TokenTable,
-    draw_masks,
-    row_keys,
-)
-from pipeline.tokenizer.special import SpecialTokens
-
-SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
-V = 500
-TABLE = TokenTable(size=V, special=SPECIAL, word_start=np.arange(V) % 3 != 0)
-
-
-def make_rows(lengths: list[int], seed: int = 0, split_at: float = 0.5) -> Rows:
-    """Rows `[CLS] A [SEP] B [SEP]` of the given lengths (at least 5) with text ids from 5 on."""
-    offsets = offsets_of(np.array(lengths, np.int64))
-    total = int(offsets[-1])
-    ids = (5 + random_keys.below(random_keys.derive(seed, np.arange(total)), V - 5)).astype(np.uint16)
-    starts = np.array([2 + max(1, int((length - 3) * split_at)) for length in lengths], np.int32)
-    ids[offsets[:-1]] = SPECIAL.cls
-    ids[offsets[:-1] + starts - 1] = SPECIAL.sep
-    ids[offsets[1:] - 1] = SPECIAL.sep
-    numbers = np.arange(len(lengths))
-    return Rows(keys=row_keys(seed, numbers, numbers), input_ids=ids, offsets=offsets, segment_start=starts)
-
-
-def masks_of(masks: Masks, rows: int, copies: int) -> list[list[list[tuple[int, int]]]]:
-    """[row][copy] -> [(position, replacement), …]."""
-    pairs = list(zip(masks.positions.tolist(), masks.input_ids.tolist(), strict=True))
-    cut = [pairs[a:b] for a, b in itertools.pairwise(masks.offsets.tolist())]
-    assert len(cut) == rows * copies
-    return [cut[row * copies : (row + 1) * copies] for row in range(rows)]
-
+from pipeline.dataset.masking import MaskConfig, TokenTable, UnmaskedRows, draw, draw_masks, row_keys
+from pipeline.dataset.masking.candidates import Candidates, Selection
+from pipeline.dataset.masking.table import RULES, MaskingRule
+from tests.pipeline.dataset.masking.rows import SPECIAL, TABLE, V, make_rows, masks_of
 
 row_lengths = st.lists(st.integers(5, 140), min_size=1, max_size=12)
 
@@ -164,7 +128,9 @@ def test_copies_are_independent():
 def test_equal_rows_at_other_places_have_other_masks():
     one = make_rows([100])
     for other_key in (row_keys(0, 0, 1), row_keys(0, 1, 0), row_keys(1, 0, 0)):
-        other = Rows(keys=other_key[None], input_ids=one.input_ids, offsets=one.offsets, segment_start=one.segment_start)
+        other = UnmaskedRows(
+            keys=other_key[None], input_ids=one.input_ids, offsets=one.offsets, segment_start=one.segment_start
+        )
         assert (
             draw_masks(one, MaskConfig(), TABLE, [0]).positions.tolist()
             != draw_masks(other, MaskConfig(), TABLE, [0]).positions.tolist()
@@ -176,7 +142,7 @@ def test_unknown_pieces_are_never_predicted():
     ids = rows.input_ids.copy()
     ids[1:19] = np.where(ids[1:19] == SPECIAL.sep, SPECIAL.sep, SPECIAL.unk)
     ids[25] = SPECIAL.unk
-    rows = Rows(keys=rows.keys, input_ids=ids, offsets=rows.offsets, segment_start=rows.segment_start)
+    rows = UnmaskedRows(keys=rows.keys, input_ids=ids, offsets=rows.offsets, segment_start=rows.segment_start)
     first, second = masks_of(draw_masks(rows, MaskConfig(rate=0.5), TABLE, [0]), 2, 1)
     assert first == [[]]
     assert len(second[0]) == 10
@@ -190,7 +156,7 @@ def test_no_rows_and_no_copies():
 
 def test_wide_ids_stay_wide():
     rows = make_rows([64] * 8)
-    wide = Rows(
+    wide = UnmaskedRows(
         keys=rows.keys, input_ids=rows.input_ids.astype(np.uint32), offsets=rows.offsets, segment_start=rows.segment_start
     )
     table = TokenTable(size=200_000, special=SPECIAL, word_start=np.ones(200_000, np.bool_))
@@ -202,7 +168,9 @@ def test_wide_ids_stay_wide():
 def test_a_rest_of_a_word_behind_a_special_token_opens_a_word():
     """Front truncation can leave B with `##x` first; it must not join A's last word across [SEP]."""
     ids = np.array([SPECIAL.cls, 5, 6, SPECIAL.sep, 9, 12, 7, SPECIAL.sep], np.uint16)  # 6, 9 and 12 go on words
-    rows = Rows(keys=row_keys(0, [1], [1]), input_ids=ids, offsets=np.array([0, 8]), segment_start=np.array([4], np.int32))
+    rows = UnmaskedRows(
+        keys=row_keys(0, [1], [1]), input_ids=ids, offsets=np.array([0, 8]), segment_start=np.array([4], np.int32)
+    )
     candidates = Candidates.of(rows, TABLE)
     assert candidates.index.tolist() == [1, 2, 4, 5, 6]
     assert candidates.opens_word().tolist() == [True, False, True, False, True]
@@ -220,7 +188,7 @@ def whole_segment(candidates: Candidates, budget: np.ndarray, row_copy: np.ndarr
 
 
 def test_a_new_rule_is_one_function_and_one_line(monkeypatch):
-    monkeypatch.setitem(RULES, "segment", f"{__name__}:whole_segment")
+    monkeypatch.setitem(RULES, "segment", MaskingRule(f"{__name__}:whole_segment"))
     rows = make_rows([60] * 40)
     masks = draw_masks(rows, MaskConfig(rule="segment", random_share=0.0), TABLE, range(2))
     kinds = Counter()

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 from pipeline.core.ragged import offsets_of
-from pipeline.dataset.masking import RULES, default_cap, draw
-from pipeline.dataset.masking.draw import Candidates, MaskConfig, Rows, TokenTable, draw_masks, row_keys, text_lengths
-from pipeline.dataset.masking.words import Words
+from pipeline.dataset.masking import MaskConfig, TokenTable, UnmaskedRows, draw, draw_masks, row_keys
+from pipeline.dataset.masking.candidates import Candidates
+from pipeline.dataset.masking.draw import text_lengths
+from pipeline.dataset.masking.placing import Units
+from pipeline.dataset.masking.table import RULES, default_cap
+from pipeline.dataset.masking.word_slots import WordSlots
 from pipeline.tokenizer.special import SpecialTokens
-from tests.pipeline.dataset.masking.test_masking import SPECIAL, TABLE, V, make_rows, masks_of
+from tests.pipeline.dataset.masking.rows import SPECIAL, TABLE, V, make_rows, masks_of
 
 CHOOSING = sorted(set(RULES) - {"none"})
 WORDY = ["n-gram", "span", "whole-word"]
@@ -34,7 +37,7 @@ configs = st.builds(
 row_lengths = st.lists(st.integers(5, 140), min_size=1, max_size=8)
 
 
-def words_of(rows: Rows, row: int) -> list[list[int]]:
+def words_of(rows: UnmaskedRows, row: int) -> list[list[int]]:
     """The words of a row as lists of positions, by the definition: a `##x` goes on, a special token parts."""
     ids = rows.input_ids[rows.offsets[row] : rows.offsets[row + 1]].tolist()
     words: list[list[int]] = []
@@ -50,12 +53,12 @@ def words_of(rows: Rows, row: int) -> list[list[int]]:
     return words
 
 
-def with_unknowns(rows: Rows, every: int) -> Rows:
+def with_unknowns(rows: UnmaskedRows, every: int) -> UnmaskedRows:
     """The same rows with an [UNK] at every so many-th position that is no special token."""
     ids = rows.input_ids.copy()
     places = np.arange(every // 2, len(ids), every)
     ids[places[ids[places] >= 5]] = SPECIAL.unk
-    return Rows(keys=rows.keys, input_ids=ids, offsets=rows.offsets, segment_start=rows.segment_start)
+    return UnmaskedRows(keys=rows.keys, input_ids=ids, offsets=rows.offsets, segment_start=rows.segment_start)
 
 
 @settings(max_examples=150, deadline=None)
@@ -117,7 +120,7 @@ def test_block_borders_do_not_show(monkeypatch, rule):
 def test_words_are_those_of_the_definition(lengths, seed, unknowns):
     rows = with_unknowns(make_rows(lengths, seed), unknowns)
     candidates = Candidates.of(rows, TABLE)
-    words = Words.of(candidates)
+    words = WordSlots.of(candidates)
     for row in range(len(lengths)):
         expected = words_of(rows, row)
         slots = words.slot[words.offsets[row] : words.offsets[row + 1]]
@@ -139,7 +142,7 @@ def test_no_word_is_joined_across_a_separator():
     """A front-truncated B begins with the rest of a word: with whole words it is a word of its own, however often it is drawn."""
     ids = np.array([2, 7, 8, 3, 9, 12, 7, 3], np.uint16)  # 9 and 12 go on words: [CLS] w w [SEP] ##x ##x w [SEP]
     count = 400
-    rows = Rows(
+    rows = UnmaskedRows(
         keys=row_keys(0, np.arange(count), 0),
         input_ids=np.tile(ids, count),
         offsets=np.arange(count + 1) * 8,
@@ -187,7 +190,7 @@ def test_caps_grow_with_rate_and_length():
     assert default_cap("ceil", 0.15, 512) == default_cap("probabilistic", 0.15, 512) == 512
 
 
-def lengths_in_words(rule: str, rows: Rows, **settings) -> list[int]:
+def lengths_in_words(rule: str, rows: UnmaskedRows, **settings) -> list[int]:
     """The numbers of words in the runs of chosen words, over all rows."""
     masks = masks_of(draw_masks(rows, MaskConfig(rule=rule, max_predictions=10**5, **settings), SINGLE, [0]), len(rows), 1)
     runs = []
@@ -219,7 +222,7 @@ def test_spans_begin_at_the_word_of_a_random_token():
     """As in SpanBERT's program: a word of three pieces is three times as likely to open a span."""
     ids = np.array([2, *[5, 6, 7, 8] * 300, 3], np.uint16)  # a word of one piece, one of three
     table = TokenTable(size=V, special=SPECIAL, word_start=np.isin(np.arange(V), [5, 6]))
-    rows = Rows(keys=row_keys(0, [1], [1]), input_ids=ids, offsets=np.array([0, 1202]), segment_start=np.array([1202]))
+    rows = UnmaskedRows(keys=row_keys(0, [1], [1]), input_ids=ids, offsets=np.array([0, 1202]), segment_start=np.array([1202]))
     masks = draw_masks(rows, MaskConfig(rule="span", rate=0.02, max_predictions=99, max_span=1), table, range(400))
     short = (ids[masks.positions] == 5).sum() / ((ids[masks.positions] == 5).sum() + (ids[masks.positions] == 6).sum())
     assert 0.22 < short < 0.38  # by words it would be more than half; what is left of the budget takes short ones
@@ -304,7 +307,9 @@ def test_words_longer_than_the_budget_are_passed_over():
     """Three-piece words only, and room for two pieces: nothing can be taken, and nothing is split."""
     table = TokenTable(size=V, special=SPECIAL, word_start=np.arange(V) == 5)
     ids = np.array([2, *[5, 6, 7] * 5, 3], np.uint16)
-    rows = Rows(keys=row_keys(0, [1], [1]), input_ids=ids, offsets=np.array([0, 17]), segment_start=np.array([17], np.int32))
+    rows = UnmaskedRows(
+        keys=row_keys(0, [1], [1]), input_ids=ids, offsets=np.array([0, 17]), segment_start=np.array([17], np.int32)
+    )
     for rule in WORDY:
         assert len(draw_masks(rows, MaskConfig(rule=rule, max_predictions=2), table, range(50)).positions) == 0
         eight = draw_masks(rows, MaskConfig(rule=rule, rate=0.5), table, range(50))
@@ -316,7 +321,7 @@ def test_long_rows_and_many_words():
     length = 65_535
     ids = np.full(length, 7, np.uint16)
     ids[0], ids[-1] = 2, 3
-    rows = Rows(
+    rows = UnmaskedRows(
         keys=row_keys(0, [1], [1]), input_ids=ids, offsets=offsets_of(np.array([length])), segment_start=np.array([length])
     )
     table = TokenTable(size=V, special=special, word_start=np.ones(V, np.bool_))
@@ -331,15 +336,58 @@ def test_a_config_of_masks_travels_as_a_dict():
     assert MaskConfig.from_dict(config.as_dict()) == config
     with pytest.raises(DataError, match="drawn with 'colour', which this program does not know"):
         MaskConfig.from_dict({**config.as_dict(), "colour": "red"})
-    with pytest.raises(DataError, match="cannot be drawn again: unknown budget 'none'"):
+    with pytest.raises(
+        DataError, match=r"cannot be drawn again: budget \(found 'none'\): unknown budget 'none'; choose from bert, ceil"
+    ):
         MaskConfig.from_dict({**config.as_dict(), "budget": "none"})
+
+
+def test_a_shard_says_of_its_masks_what_it_always_said():
+    """The bytes of every shard hold these keys: one more or less, and no dataset could be appended to or made again."""
+    always = "rule rate budget max_predictions mask_share random_share random_from max_ngram span_p max_span".split()
+    for rule in RULES:
+        assert sorted(MaskConfig(rule=rule).as_dict()) == sorted(always)
+
+
+@pytest.mark.parametrize("option", ["max_ngram", "max_span"])
+def test_units_are_at_most_as_long_as_a_window(option):
+    """The words of a unit and its neighbours lie in one number of 64 bits; what is longer would be placed over others."""
+    with pytest.raises(ValueError, match=rf"(?s){option}.*less than or equal to 60"):
+        MaskConfig(**{option: 61})
+    with pytest.raises(
+        DataError, match=rf"{option} \(found 61\): Input should be less than or equal to 60; make the dataset again"
+    ):
+        MaskConfig.from_dict({**MaskConfig().as_dict(), option: 61})
+    with pytest.raises(ValueError, match="units have 61 words at most, and only 60 can be placed; use fewer"):
+        Units(weights=np.ones(61), by_token=True, persistent=True, apart=True, as_one=True)
+
+
+def test_the_longest_units_stay_apart():
+    length = 700
+    ids = np.full(length, 5, np.uint16)
+    ids[0], ids[-1] = SPECIAL.cls, SPECIAL.sep
+    table = TokenTable(size=V, special=SPECIAL, word_start=np.ones(V, np.bool_))
+    rows = UnmaskedRows(
+        keys=row_keys(0, np.arange(20), np.arange(20)),
+        input_ids=np.tile(ids, 20),
+        offsets=np.arange(21) * length,
+        segment_start=np.full(20, length),
+    )
+    config = MaskConfig(rule="span", rate=0.45, max_predictions=length, span_p=0.001, max_span=60)
+    longest = 0
+    for [mask] in masks_of(draw_masks(rows, config, table, [0]), 20, 1):
+        positions = np.array([position for position, _ in mask])
+        assert len(positions) == round(0.45 * length)
+        runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+        longest = max(longest, *map(len, runs))
+    assert longest == 60
 
 
 def test_keys_are_all_that_differs_between_equal_rows():
     one = make_rows([100])
     for rule in CHOOSING:
         config = MaskConfig(rule=rule, max_predictions=40)
-        again = Rows(
+        again = UnmaskedRows(
             keys=random_keys.derive(9, np.arange(1)),
             input_ids=one.input_ids,
             offsets=one.offsets,

@@ -6,12 +6,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.dataset.pairs.runs import best_fit, document, full, packed
-from pipeline.dataset.pairs.segments import PairConfig, Segments, split_sentences
+from pipeline.dataset.pairs.packed import best_fit, packed
+from pipeline.dataset.pairs.runs import document, full
+from pipeline.dataset.pairs.segments import PairConfig, Segments, cut_sentences
 from pipeline.dataset.rows import RowBlock, assemble
-from pipeline.dataset.tokenized import Documents
-from tests.pipeline.dataset.pairs.test_pairs import FIRST_TOKEN, SPECIAL, make_documents
-from tests.pipeline.dataset.pairs.test_pairs import corpora as any_corpora
+from pipeline.dataset.tokenized_documents import TokenizedDocuments
+from tests.pipeline.dataset.pairs.documents import FIRST_TOKEN, SPECIAL, make_documents
+from tests.pipeline.dataset.pairs.documents import corpora as any_corpora
 
 # Sentences and documents that are short for the rows meet every border.
 small = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=5), min_size=2, max_size=12)
@@ -25,14 +26,14 @@ configs = st.builds(
 )
 
 
-def rows_of(documents: Documents, segments: Segments, seed: int = 0) -> tuple[RowBlock, list[list[int]]]:
+def rows_of(documents: TokenizedDocuments, segments: Segments, seed: int = 0) -> tuple[RowBlock, list[list[int]]]:
     """The assembled block, and its rows in the order of their text."""
     block = assemble(documents, segments, seed, SPECIAL)
     rows = [block.input_ids[a:b].tolist() for a, b in zip(block.offsets, block.offsets[1:], strict=False)]
     return block, sorted(rows, key=lambda row: min(token for token in row if token >= FIRST_TOKEN))
 
 
-def document_of(documents: Documents, token: int) -> int:
+def document_of(documents: TokenizedDocuments, token: int) -> int:
     borders = documents.sentence_offsets[documents.document_offsets]
     return int(np.searchsorted(borders, token - FIRST_TOKEN, side="right") - 1)
 
@@ -61,7 +62,7 @@ def test_full_sentences(sizes, config):
 def test_full_sentences_are_as_full_as_sentences_allow(sizes, length):
     documents = make_documents(sizes)
     _, rows = rows_of(documents, full(documents, PairConfig(length=length, short_seq_prob=0, seed=0)))
-    cut = split_sentences(documents, length - 2)
+    cut = cut_sentences(documents, length - 2)
     sentence_at = dict(zip(cut.sentence_offsets[:-1].tolist(), np.diff(cut.sentence_offsets).tolist(), strict=True))
     for row, following in zip(rows, rows[1:], strict=False):
         first = following[1] - FIRST_TOKEN  # a row begins with a sentence, which did not fit in the row before
@@ -149,9 +150,9 @@ def test_best_fit(sizes):
 
 @settings(max_examples=100, deadline=None)
 @given(sizes=corpora, room=st.integers(5, 80))
-def test_split_sentences_lose_nothing_and_keep_the_rest(sizes, room):
+def test_cut_sentences_lose_nothing_and_keep_the_rest(sizes, room):
     documents = make_documents(sizes)
-    cut = split_sentences(documents, room)
+    cut = cut_sentences(documents, room)
     lengths = np.diff(cut.sentence_offsets)
     assert lengths.max() <= room
     assert lengths.sum() == len(documents.tokens)

@@ -8,52 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core import random_keys
-from pipeline.core.ragged import offsets_of, ranges
-from pipeline.dataset.masking.draw import row_keys
+from pipeline.dataset.masking import row_keys
 from pipeline.dataset.pairs.nsp import NEXT, RANDOM, next_sentence
 from pipeline.dataset.pairs.segments import (
     NO_LABEL,
     USE_COIN,
     USE_DOCUMENT,
-    USE_SPLIT,
+    USE_MIDDLE,
     USE_START,
     PairConfig,
-    Segments,
     sentence_keys,
     target_lengths,
     truncate_pairs,
 )
 from pipeline.dataset.rows import RowBlock, assemble
-from pipeline.dataset.tokenized import Documents
-from pipeline.tokenizer.special import SpecialTokens
-
-SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
-FIRST_TOKEN = 10  # token t of the flat array is FIRST_TOKEN + t
-
-
-def make_documents(sizes: list[list[int]], seed: int = 0) -> Documents:
-    """Documents from the numbers of tokens in their sentences."""
-    flat = np.array([size for document in sizes for size in document], np.int64)
-    counts = np.array([len(document) for document in sizes], np.int64)
-    return Documents(
-        keys=np.sort(random_keys.derive(seed, np.arange(len(sizes)))),
-        tokens=(FIRST_TOKEN + np.arange(flat.sum())).astype(np.uint32),
-        sentence_offsets=offsets_of(flat),
-        sentence_index=ranges(np.zeros(len(counts)), counts).astype(np.int32),
-        document_offsets=offsets_of(counts),
-    )
-
-
-def columns(segments: Segments) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and lengths of segments A and B: int64 [R, 2] each; a B that is not there has no tokens."""
-    counts, at = np.diff(segments.pieces), segments.pieces[:-1]
-    second = np.minimum(at + 1, max(0, len(segments.starts) - 1))
-    starts = np.stack([segments.starts[at], np.where(counts > 1, segments.starts[second], 0)], axis=1)
-    return starts, np.stack([segments.lengths[at], np.where(counts > 1, segments.lengths[second], 0)], axis=1)
-
-
-sentence = st.one_of(st.integers(1, 30), st.integers(1, 300))
-corpora = st.lists(st.lists(sentence, min_size=1, max_size=40), min_size=1, max_size=8)
+from pipeline.dataset.tokenized_documents import TokenizedDocuments
+from tests.pipeline.dataset.pairs.documents import SPECIAL, columns, corpora, make_documents, sentence
 
 
 @settings(max_examples=150, deadline=None)
@@ -93,7 +63,7 @@ def test_what_pairs_promise(sizes, seed, length, short):
         assert (np.diff(offsets) > 0).all()
 
 
-def reference_program(documents: Documents, config: PairConfig) -> list[tuple[list[int], list[int], int]]:
+def reference_program(documents: TokenizedDocuments, config: PairConfig) -> list[tuple[list[int], list[int], int]]:
     """`create_instances_from_document`, written out over lists of tokens, before truncation; our numbers for its dice."""
     cut = documents.sentence_offsets.tolist()
     sentences = [documents.tokens[a:b].tolist() for a, b in zip(cut, cut[1:], strict=False)]
@@ -111,9 +81,9 @@ def reference_program(documents: Documents, config: PairConfig) -> list[tuple[li
                 row = row_keys(config.seed, documents.keys[number], begin)
                 draw = {
                     use: float(random_keys.uniform(random_keys.derive(row, use)))
-                    for use in (USE_SPLIT, USE_COIN, USE_DOCUMENT, USE_START)
+                    for use in (USE_MIDDLE, USE_COIN, USE_DOCUMENT, USE_START)
                 }
-                a_end = 1 + int(draw[USE_SPLIT] * (len(chunk) - 1)) if len(chunk) >= 2 else 1
+                a_end = 1 + int(draw[USE_MIDDLE] * (len(chunk) - 1)) if len(chunk) >= 2 else 1
                 a = [token for part in chunk[:a_end] for token in part]
                 if len(chunk) == 1 or draw[USE_COIN] < 0.5:
                     others = [text for other, text in enumerate(texts) if other != number]

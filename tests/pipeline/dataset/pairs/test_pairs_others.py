@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from pipeline.core import random_keys
 from pipeline.core.registry import load
-from pipeline.dataset.pairs import PAIRINGS
 from pipeline.dataset.pairs.electra import SHORTEST, electra
 from pipeline.dataset.pairs.nsp import next_sentence, segment_pairs
 from pipeline.dataset.pairs.segments import (
@@ -23,15 +22,16 @@ from pipeline.dataset.pairs.segments import (
     sentence_keys,
 )
 from pipeline.dataset.pairs.sop import IN_ORDER, SWAPPED, sentence_order
+from pipeline.dataset.pairs.table import PAIRINGS
 from pipeline.dataset.rows import assemble
-from pipeline.dataset.tokenized import Documents
+from pipeline.dataset.tokenized_documents import TokenizedDocuments
 from pipeline.tokenizer.special import SpecialTokens
-from tests.pipeline.dataset.pairs.test_pairs import columns, corpora, make_documents
+from tests.pipeline.dataset.pairs.documents import columns, corpora, make_documents
 
 SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
-def texts_of(documents: Documents, segments: Segments, row: int) -> list[list[int]]:
+def texts_of(documents: TokenizedDocuments, segments: Segments, row: int) -> list[list[int]]:
     """The pieces of a row as lists of tokens."""
     low, high = segments.pieces[row], segments.pieces[row + 1]
     return [
@@ -116,7 +116,7 @@ def test_pairs_without_labels_are_the_same_rows():
 def test_how_often_b_is_random_can_be_set():
     documents = make_documents([[10] * 60 for _ in range(30)])
     shares = [
-        (next_sentence(documents, PairConfig(length=64, short_seq_prob=0, seed=1, random_prob=p)).pair_label == 1).mean()
+        (next_sentence(documents, PairConfig(length=64, short_seq_prob=0, seed=1, random_next_prob=p)).pair_label == 1).mean()
         for p in (0.0, 0.2, 1.0)
     ]
     assert shares[0] < 0.15  # only chunks of one sentence
@@ -124,7 +124,7 @@ def test_how_often_b_is_random_can_be_set():
     assert shares[2] == 1.0
 
 
-def example_builder(documents: Documents, config: PairConfig) -> list[tuple[list[int], list[int]]]:
+def example_builder(documents: TokenizedDocuments, config: PairConfig) -> list[tuple[list[int], list[int]]]:
     """ELECTRA's `ExampleBuilder`, written out over lists, our numbers for its dice; segment B, once begun, is never left."""
     row_key = sentence_keys(documents, config.seed)
     dice = {
@@ -144,7 +144,7 @@ def example_builder(documents: Documents, config: PairConfig) -> list[tuple[list
                 sentences.append(documents.tokens[cut[at] : cut[at + 1]].tolist())
                 total += len(sentences[-1])
                 at += 1
-            half = 100000 if dice[USE_SINGLE][begin] < config.single_prob else (goal - 3) // 2
+            half = 100000 if dice[USE_SINGLE][begin] < config.single_segment_prob else (goal - 3) // 2
             first: list[int] = []
             second: list[int] = []
             for sentence in sentences:
@@ -176,7 +176,7 @@ def test_one_electra_row_in_ten_is_a_single_segment():
     segments = electra(documents, PairConfig(length=128, short_seq_prob=0.05, seed=2))
     single = (np.diff(segments.pieces) == 1).mean()
     assert 0.07 < single < 0.15  # 10 %, and the ends of documents
-    only = electra(documents, PairConfig(length=128, short_seq_prob=0, seed=2, single_prob=1.0))
+    only = electra(documents, PairConfig(length=128, short_seq_prob=0, seed=2, single_segment_prob=1.0))
     assert (np.diff(only.pieces) == 1).all()
 
 

@@ -16,8 +16,8 @@ from pipeline.dataset.masking.candidates import Candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """The words of R rows.
+class WordSlots:
+    """The words of R rows, by slot.
 
     Attributes:
         slot: int64 [W], each word's slot.
@@ -38,7 +38,7 @@ class Words:
     free: U64
 
     @classmethod
-    def of(cls, candidates: Candidates) -> Words:
+    def of(cls, candidates: Candidates) -> WordSlots:
         opens_run = candidates.opens_run()
         opens = candidates.opens_word(opens_run)
         through = np.zeros(len(opens) + 1, np.int64)  # slots up to each candidate

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Documents:
+class TokenizedDocuments:
     """Tokenized documents, of one corpus shard and one split, in the order of their keys.
 
     Attributes:
@@ -49,7 +49,7 @@ class Documents:
 
 def tokenize(
     keys: U64, sentences: Sequence[str], sentence_counts: npt.NDArray[Any], tokenizer: Tokenizer, dtype: npt.DTypeLike
-) -> Documents:
+) -> TokenizedDocuments:
     """Tokenize documents, and leave out what has no piece.
 
     Args:
@@ -68,7 +68,7 @@ def tokenize(
     lengths = np.diff(offsets)
     full = lengths > 0
     kept = np.bincount(document[full], minlength=len(counts))
-    return Documents(
+    return TokenizedDocuments(
         keys=np.asarray(keys, np.uint64)[kept > 0],
         tokens=ids.astype(dtype, copy=False),
         sentence_offsets=offsets_of(lengths[full]),

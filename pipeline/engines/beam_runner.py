@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -17,13 +18,14 @@ from pipeline.engines.base import Engine
 RUNNERS = ("DirectRunner", "FnApiRunner", "PrismRunner", "PortableRunner", "SparkRunner", "DataflowRunner", "DaskRunner")
 
 
-class OtherEngine:
+class BeamRunnerEngine:
     """See `Engine`."""
 
-    hands = 1
+    workers = 1
     retries = 0
 
-    def __init__(self, execution: Execution) -> None:
+    def __init__(self, execution: Execution, logs: Path) -> None:
+        del logs  # the runner has its own
         known = {name.lower(): name for name in RUNNERS}
         known |= {name.lower().removesuffix("runner"): name for name in RUNNERS}
         name = known.get(execution.runner.lower())

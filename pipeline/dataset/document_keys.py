@@ -6,10 +6,7 @@ Enter: corpus shards. Leave: their parts, of the documents that are not in the d
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,45 +28,30 @@ SCHEMA = pa.schema([pa.field("key", pa.uint64(), nullable=False)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MakeDocumentPart:
+class MakeNewPart:
     """Corpus shard -> part, without the documents that stand in `known`, and the keys of those that stay.
 
-    A unit and its result are `MakePart`'s; the result says beside how many documents stay (`documents`), and how many were left
-    out (`known`).
+    A unit is {"number": n, "path": corpus shard}. Its result is `MakePart`'s, and says beside how many documents stay
+    (`documents`), and how many were left out (`known`).
+
+    Attributes:
+        make_part: makes the part.
+        known: files of keys.
+        stamp: the fingerprint of the dataset that they are of.
     """
 
     make_part: MakePart
-    known: tuple[str, ...]  # files of keys
-    stamp: str  # the fingerprint of the dataset that they are of
+    known: tuple[str, ...]
+    stamp: str
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        with _at_hand(unit["path"]) as path:
-            table = read_shard(path)
-            keys = table["key"].to_numpy()
-            left_out = known(keys, self.known, self.stamp)
-            write_arrow(keys_path(self.make_part.directory, unit["number"]), SCHEMA, [_batch(keys[~left_out])])
-            documents = {"documents": int((~left_out).sum()), "known": int(left_out.sum())}
-            if not left_out.any():
-                return {**self.make_part({**unit, "path": path}), **documents}
-            kept = storage.join(self.make_part.directory, f"new-{unit['number']:05d}.arrow")
-            write_arrow(kept, table.schema, table.filter(pa.array(~left_out)).combine_chunks().to_batches())
-            result = self.make_part({**unit, "path": kept})
-            storage.remove(kept)
-            return {**result, **documents}
-
-
-@contextlib.contextmanager
-def _at_hand(path: str) -> Iterator[str]:
-    """`path` if it is local, else a copy of it for as long as the unit needs it: it is read twice."""
-    if storage.is_local(path):
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="cloze-shard-") as directory:
-        copy = os.path.join(directory, os.path.basename(path))
-        with storage.open_input(path) as source, open(copy, "wb") as target:
-            while chunk := source.read(storage.CHUNK_BYTES):
-                target.write(chunk)
-        yield copy
+        table = read_shard(unit["path"])
+        keys = table["key"].to_numpy()
+        left_out = known(keys, self.known, self.stamp)
+        write_arrow(keys_path(self.make_part.directory, unit["number"]), SCHEMA, [_batch(keys[~left_out])])
+        new = table.filter(pa.array(~left_out)) if left_out.any() else table
+        made = self.make_part(unit["number"], new)
+        return {**made, "documents": int((~left_out).sum()), "known": int(left_out.sum())}
 
 
 def keys_path(directory: str, number: int) -> str:

@@ -1,8 +1,8 @@
-"""`python -m pipeline.engines.keeper SPEC`: keeps a job server for as long as the stage that asked for it lives.
+"""`python -m pipeline.engines.supervisor SPEC`: keeps a job server for as long as the stage that asked for it lives.
 
 It sits between the stage and the Java process, in a session of its own, and reads from a pipe that the stage holds open. When
-the pipe closes, by the stage's word or by its death (kill -9 included), the keeper cancels what the stage still has on a Flink
-cluster, kills the job server and removes its temporary files. Dies the keeper itself, the kernel kills the job server.
+the pipe closes, by the stage's word or by its death (kill -9 included), the supervisor cancels what the stage still has on a Flink
+cluster, kills the job server and removes its temporary files. If the supervisor itself dies, the kernel kills the job server.
 
 SPEC is JSON: `command`, `log` (a file), `directory` (temporary), and for a cluster `rest` (its URL) and `job_prefix`.
 Standard library only, so that it starts at once.

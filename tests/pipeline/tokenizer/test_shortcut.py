@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,46 +17,7 @@ from pipeline.tokenizer.tokenizer import Tokenizer
 from pipeline.tokenizer.word_cache import Cuts
 from pipeline.vocab.trainers import bpe, unigram
 from tests.pipeline.corpus.corpora import made_documents
-from tests.pipeline.tokenizer.test_tokenizer import AWKWARD
-
-TRAINING = [" ".join(text) for _, text in made_documents(12)] + ["Don't stop the café, it's (well) known!"] * 5
-TRAINING += ["ba   ba\n\n ba \n  ba\t\t\tba     ba\u00a0\u00a0ba"] * 50  # runs of white space become pieces
-BLANKS = [
-    " ",
-    "  ",
-    "   ",
-    "\n",
-    " \n",
-    "\n ",
-    "\t",
-    "\u00a0",
-    "\u2003",
-    "\u2028",
-    "\x1c",
-    "\x85",
-    "\u3000",
-    "\ufeff",
-    "\u200b",
-    "\r\n",
-]
-MARKS = [
-    "\u0301",
-    "\u0308\u0301",
-    "\u200d",
-    "\u0600",
-    "\u0903",
-    "\ufe0f",
-    "🙂",
-    "¨",
-    "ﬁ",
-    "▁",
-    "''",
-    "``",
-    "'s",
-    "\u0345",
-    "\u1161",
-]
-SETTINGS = {"strip_accents": None, "min_frequency": 2, "limit_alphabet": 100}
+from tests.pipeline.tokenizer.texts import AWKWARD, BLANKS, MARKS, TRAINING, trained_spiece
 
 texts = st.lists(
     st.lists(
@@ -71,8 +31,10 @@ texts = st.lists(
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     """Every way in which the shortcut cuts, and every kind."""
-    gpt = bpe.train(lambda: iter(TRAINING), size=400, lowercase=False, **SETTINGS)
-    sentencepiece = unigram.train(lambda: iter(TRAINING), size=200, lowercase=True, **SETTINGS)
+    gpt = bpe.train(lambda: iter(TRAINING), bpe.BpeOptions(), size=400, lowercase=False, strip_accents=None)
+    sentencepiece = unigram.train(
+        lambda: iter(TRAINING), unigram.UnigramOptions(limit_alphabet=100), size=200, lowercase=True, strip_accents=None
+    )
     prefixed = tokenizers.Tokenizer.from_str(gpt.to_str())
     prefixed.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     composed = tokenizers.Tokenizer.from_str(gpt.to_str())
@@ -212,29 +174,6 @@ def test_transformers_opens_what_is_saved(kinds, tmp_path, kind, name):
         assert tokenizer.special.mask == tokenizer.vocab_size - 1
         assert "Ġ" not in tokenizer.backend.encode(masked).tokens[:-2]  # the mask takes the space before it
         assert pair["input_ids"].count(tokenizer.special.sep) == 3
-
-
-def trained_spiece(directory: Path, **options) -> str:
-    """A model that SentencePiece trained with ALBERT's options (google-research/albert, README)."""
-    import sentencepiece
-
-    (directory / "text.txt").write_text("\n".join([*TRAINING, "9, 9, 19, ① ½ ﬁn"] * 2), encoding="utf-8")
-    settings = {
-        "vocab_size": 150,
-        "pad_id": 0,
-        "unk_id": 1,
-        "bos_id": -1,
-        "eos_id": -1,
-        "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
-        "user_defined_symbols": list('(),"-.–£€'),
-        "hard_vocab_limit": False,
-        "minloglevel": 2,
-        **options,
-    }
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(directory / "text.txt"), model_prefix=str(directory / "spiece"), **settings
-    )
-    return str(directory / "spiece.model")
 
 
 def test_a_sentencepiece_model_is_read_as_transformers_reads_it(tmp_path):

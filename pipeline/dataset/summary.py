@@ -15,11 +15,11 @@ from pipeline.dataset.append import Base, added
 from pipeline.dataset.config import ExampleConfig
 from pipeline.dataset.masking.draw import Masks
 from pipeline.dataset.pairs.segments import NO_LABEL
+from pipeline.dataset.pairs.table import label_names
 from pipeline.dataset.rows import RowBlock
 from pipeline.dataset.schema import DatasetInfo
 
 HISTOGRAM_BINS = 16
-PAIR_LABELS = {"nsp": ("next", "random"), "sop": ("in_order", "swapped"), None: ("next", "random")}
 TOKENS = "tokens/"  # opens the counters of pieces of text: read, in_rows, and why the others are in none
 AGAIN = "random_next"  # of them: pieces that stand in rows a second time, as another document's random next
 CAPPED = "masks/capped_rows"
@@ -27,13 +27,14 @@ CAPPED_SHARE = 0.01  # of the rows may lose predictions to the cap without a war
 
 
 @dataclass(slots=True, kw_only=True)
-class ShardFigures:
+class ShardCounts:
     """What is counted of a shard while it is written.
 
     Attributes:
         length: the most tokens of a row.
+        row_tokens: tokens of all rows, special ones included.
+        masked: predictions, in all copies.
         labels: rows of pair label 0, of label 1, and of none.
-        wanted: predictions that mask_rate asks for, where no cap cuts them, in one copy.
         histogram: rows by length, in `HISTOGRAM_BINS` bins.
     """
 
@@ -45,7 +46,7 @@ class ShardFigures:
     histogram: npt.NDArray[np.int64]
 
     @classmethod
-    def empty(cls, length: int) -> ShardFigures:
+    def empty(cls, length: int) -> ShardCounts:
         return cls(length=length, labels=np.zeros(3, np.int64), histogram=np.zeros(HISTOGRAM_BINS, np.int64))
 
     def add(self, block: RowBlock, masks: Masks) -> None:
@@ -82,14 +83,14 @@ class Summary:
 
         Args:
             build: its counters are those of the new shards; those of `base` are added to them.
-            written: what the shards of the training split counted.
+            written: the counts of the shards of the training split.
             base: what was appended to.
             known: documents of the corpus that it held already.
         """
         total: Counter[str] = Counter()
-        for figures in written:
-            total.update({name: figures[name] for name in ("row_tokens", "masked")})
-        labels = np.sum([figures["labels"] for figures in written], axis=0).tolist()
+        for counts in written:
+            total.update({name: counts[name] for name in ("row_tokens", "masked")})
+        labels = np.sum([counts["labels"] for counts in written], axis=0).tolist()
         new: dict[str, Any] = {
             "rows": self.rows["train"],
             "heldout_rows": self.rows["heldout"],
@@ -98,8 +99,8 @@ class Summary:
             "masked": total["masked"],
             "shards": self.shards,
             "documents": self.documents,
-            "pair_labels": dict(zip((*PAIR_LABELS[self.info.pair_task], "none"), labels, strict=True)),
-            "length_histogram": np.sum([figures["histogram"] for figures in written], axis=0).tolist(),
+            "pair_labels": dict(zip((*label_names(self.info.pair_task), "none"), labels, strict=True)),
+            "length_histogram": np.sum([counts["histogram"] for counts in written], axis=0).tolist(),
         }
         appended = {}
         if base is not None:

@@ -1,4 +1,4 @@
-"""A pipeline run in a thread, so that what Beam's client does not notice can end the wait for it."""
+"""A pipeline that is monitored while it runs: what Beam's client does not notice, such as a dead worker, ends the wait for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 POLL_SECONDS = 0.1
 
 
-def run_watched(pipeline: Any, check: Callable[[], None], name: str) -> BaseException | None:
+def run_monitored(pipeline: Any, check: Callable[[], None], name: str) -> BaseException | None:
     """Run a Beam pipeline to its end.
 
     Args:

@@ -1,0 +1,16 @@
+"""The config of BERT: the common one. No torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from model.families.config import ModelConfig
+
+
+class BertConfig(ModelConfig):
+    """BERT (Devlin et al., 2019), whose values are the common defaults."""
+
+    family: Literal["bert"] = "bert"
+
+
+CONFIG = BertConfig

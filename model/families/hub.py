@@ -1,0 +1,184 @@
+"""What a family's `hub.py` holds: names of parameters and of config fields, ours beside Hugging Face's, read both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from model.families.config import ModelConfig
+from model.families.key_map import KeyMap
+from model.families.presets import parse_model
+from model.families.table import FAMILIES, has_part, part
+from pipeline.core.errors import DataError, UsageError
+
+OUTPUTS = {
+    "logits": "mlm_logits",
+    "prediction_logits": "mlm_logits",
+    "seq_relationship_logits": "pair_logits",
+    "sop_logits": "pair_logits",
+}
+
+OWN = "cloze_model"  # their config's key for what only our config says
+
+# (config, weights, positions) of a model of one family to (config, weights) of another
+Conversion = Callable[[ModelConfig, Mapping[str, Tensor], int], tuple[ModelConfig, dict[str, Tensor]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hub:
+    """One family's form at Hugging Face.
+
+    Attributes:
+        family: our name of it.
+        model_type: `model_type` in Hugging Face's config.
+        keys: the parameters.
+        fields: config fields, ours -> theirs.
+        fixed: their config values that this family cannot do otherwise; checked at import, written at export.
+        architectures: the set of our heads -> the Hugging Face class that has just these.
+        copies: their names of tied copies that files may hold beside the original -> the original.
+        legacy: parts of names in files of old versions -> what they are called now.
+        ignored: names that are no parameters.
+        unexported: our heads that have no Hugging Face form; they stay behind.
+        unused: beginnings of names of their parameters that no head of ours reads; they are left out.
+        outputs: what transformers' heads give, their names -> ours.
+        converts: families whose weights can become this one's -> how.
+        write: their config as the table gives it -> as their class reads it. `read` is the way back.
+    """
+
+    family: str
+    model_type: str
+    keys: KeyMap
+    fields: Mapping[str, str]
+    fixed: Mapping[str, Any]
+    architectures: Mapping[frozenset[str], str]
+    copies: Mapping[str, str] = field(default_factory=dict)
+    legacy: Mapping[str, str] = field(default_factory=dict)
+    ignored: frozenset[str] = frozenset()
+    unexported: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=lambda: dict(OUTPUTS))
+    converts: Mapping[str, Conversion] = field(default_factory=dict)
+    write: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    read: Callable[[dict[str, Any]], dict[str, Any]] = dict
+
+    def to_config(self, model: ModelConfig, heads: Mapping[str, Any], task: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The content of Hugging Face's config.json.
+
+        Raises:
+            DataError: Hugging Face has no class with these heads.
+        """
+        architecture = self.architectures.get(frozenset(heads) - set(self.unexported))
+        if architecture is None:
+            raise DataError(
+                f"heads ({', '.join(sorted(heads))}) of a {self.family} model have no Hugging Face class; export another checkpoint"
+            )
+        values = model.model_dump(mode="json")
+        config = self.write({theirs: values[ours] for ours, theirs in self.fields.items()})
+        config |= self._own(model)
+        config |= {**self.fixed, "model_type": self.model_type, "architectures": [architecture], "dtype": "float32"}
+        if task is not None:
+            labels = [str(label) for label in task["labels"]]
+            config["id2label"] = {str(number): label for number, label in enumerate(labels)}
+            config["label2id"] = {label: number for number, label in enumerate(labels)}
+            config["cloze_task"] = dict(task)
+        return config
+
+    def _own(self, model: ModelConfig) -> dict[str, Any]:
+        """What of our config transformers has no field for, where it is not the default: it comes back with the directory."""
+        unsaid = set(type(model).model_fields) - set(self.fields) - {"family"}
+        values = model.model_dump(mode="json", include=unsaid, exclude_defaults=True)
+        return {OWN: values} if values else {}
+
+    def from_config(self, config: Mapping[str, Any], where: str) -> ModelConfig:
+        """Our config of what the file `where` says. A field that it leaves out has its Hugging Face default, which is ours.
+
+        Raises:
+            DataError: a value that this family does not have.
+        """
+        for name, value in self.fixed.items():
+            if config.get(name, value) != value:
+                raise DataError(f"{where} has {name} {config[name]!r}, Cloze's {self.family} has {value!r}; use another model")
+        found = self.read(dict(config))
+        values = {ours: found[theirs] for ours, theirs in self.fields.items() if theirs in found}
+        values |= dict(config.get(OWN, {}))
+        if not values.get("vocab_size"):
+            raise DataError(f"{where} has no vocab_size; use a complete Hugging Face directory")
+        try:
+            return parse_model({"family": self.family, **values})
+        except ValidationError as error:
+            fault = error.errors()[0]
+            name = self.fields.get(str(fault["loc"][0]), str(fault["loc"][0])) if fault["loc"] else "a value"
+            message = str(fault["msg"]).removeprefix("Value error, ")
+            raise DataError(f"{where}: {name} ({fault['input']!r}) does not fit: {message}") from error
+
+    def to_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our weights under Hugging Face's names; tied copies are left out, as transformers itself does.
+
+        Raises:
+            DataError: a parameter is not in the table.
+        """
+        named = {}
+        for ours, tensor in self.exported(state).items():
+            theirs = self.keys.theirs(ours)
+            if theirs is None:
+                raise DataError(
+                    f"the parameter {ours} has no Hugging Face name in the {self.family} table; export another checkpoint"
+                )
+            named[theirs] = tensor
+        return named
+
+    def exported(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What of our weights has a Hugging Face form."""
+        return {name: tensor for name, tensor in state.items() if name.split(".", 1)[0] not in self.unexported}
+
+    def from_state(self, state: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+        """Hugging Face's weights, read from `where`, under our names.
+
+        Raises:
+            DataError: a name is not in the table, or a copy differs from what it should be tied to.
+        """
+        current = {self._current(name): tensor for name, tensor in state.items()}
+        named: dict[str, Tensor] = {}
+        for theirs, tensor in current.items():
+            if theirs in self.ignored or theirs.startswith(self.unused):
+                continue
+            original = self.copies.get(theirs)
+            if original in current:
+                if not _equal(tensor, current[original]):
+                    raise DataError(f"{where}: {theirs} differs from {original}, which it must be tied to; use another model")
+                continue
+            ours = self.keys.ours(original or theirs)
+            if ours is None:
+                raise DataError(f"{where} holds {theirs}, which the {self.family} table does not know; use another model")
+            named[ours] = tensor.float()
+        return named
+
+    def _current(self, name: str) -> str:
+        for old, new in self.legacy.items():
+            name = name.replace(old, new)
+        return name
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and bool((first == second).all())
+
+
+def hub_of(family: str) -> Hub:
+    """The Hugging Face form of one of our families.
+
+    Raises:
+        UsageError: the family is unknown, or has none.
+    """
+    if not has_part(family, "hub"):
+        raise UsageError(f"family ({family!r}) has no Hugging Face form; choose from {', '.join(sorted(exportable()))}")
+    hub: Hub = part(family, "hub:HUB")
+    return hub
+
+
+def exportable() -> tuple[str, ...]:
+    """The families that have a Hugging Face form."""
+    return tuple(family for family in FAMILIES if has_part(family, "hub"))

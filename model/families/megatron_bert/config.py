@@ -1,0 +1,16 @@
+"""The config of Megatron-LM's BERT: BERT's. No torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from model.families.config import ModelConfig
+
+
+class MegatronBertConfig(ModelConfig):
+    """Megatron-LM's BERT (Shoeybi et al., 2019)."""
+
+    family: Literal["megatron-bert"] = "megatron-bert"
+
+
+CONFIG = MegatronBertConfig

@@ -1,0 +1,38 @@
+"""Numbers and durations as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def si(value: float) -> str:
+    """1234567 -> 1.23M."""
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            scaled = value / (1e3 if suffix == "k" else limit)
+            return f"{scaled:.3g}{suffix}"
+    return f"{value:.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
+
+
+def short(value: Any) -> str:
+    """A number with four digits, anything else as it is."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def figures(values: Mapping[str, Any]) -> str:
+    """The numbers among the values: `accuracy 0.912, f1 0.880`."""
+    return ", ".join(f"{name} {value:.3f}" for name, value in values.items() if isinstance(value, (int, float)))
+
+
+def duration(seconds: float) -> str:
+    """0.4 -> 0.4 s, 75 -> 1 min 15 s, 7300 -> 2 h 01 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"

@@ -1,0 +1,10 @@
+"""`python -m tests.flows.worker JOB`: a toy stage in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+
+from pipeline.core.worker import main
+
+if __name__ == "__main__":
+    sys.exit(main("tests.flows"))

@@ -1,0 +1,115 @@
+"""Claims on directories: simultaneous starts, and what a kill leaves half-claimed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core import artifact, claim, storage
+from pipeline.core.config import StageConfig
+from pipeline.core.errors import UsageError
+from pipeline.core.execute import execute
+from pipeline.core.stage import Build, Outcome, Stage
+
+FORK = multiprocessing.get_context("fork")
+
+
+class Config(StageConfig):
+    size: int = 3
+
+
+def run(config: Config, build: Build) -> Outcome:
+    """Look again and again whether the directory is still claimed for this build, and holds nobody else's scratch."""
+    storage.write_bytes(storage.join(build.scratch, f"size-{config.size}"), b"")
+    for _ in range(5):
+        begun = json.loads(Path(build.path, claim.BUILDING).read_text())
+        assert begun["fingerprint"] == build.fingerprint, "claimed by another while it is built"
+        assert sorted(path.name for path in Path(build.scratch).iterdir()) == [f"size-{config.size}"]
+        time.sleep(0.002)
+    storage.write_bytes(build.file("out.bin"), b"y" * config.size)
+    return Outcome(rows=config.size)
+
+
+STAGE = Stage(name="toy", version=1, config=Config, run=run)
+
+
+def _start(out: str, size: int, barrier: Any, told: Any) -> None:
+    barrier.wait()
+    try:
+        result = execute(STAGE, Config(size=size), {}, out)
+        told.put((size, "cached" if result.cached else "made"))
+    except UsageError as error:
+        told.put(
+            (size, "refused" if "is being built" in str(error) or "made from other settings" in str(error) else str(error))
+        )
+    except BaseException as error:
+        told.put((size, f"{type(error).__name__}: {error}"))
+
+
+def test_of_simultaneous_starts_one_builds_and_the_others_are_refused_or_find_it_made(tmp_path: Path) -> None:
+    for number in range(15):
+        out, sizes = str(tmp_path / f"out-{number}"), (3, 3, 4, 4)
+        barrier, told = FORK.Barrier(len(sizes)), FORK.Queue()
+        processes = [FORK.Process(target=_start, args=(out, size, barrier, told)) for size in sizes]
+        for process in processes:
+            process.start()
+        answers = [told.get(timeout=60) for _ in processes]
+        for process in processes:
+            process.join()
+        made = [size for size, how in answers if how == "made"]
+        assert len(made) == 1, answers
+        assert {how for _, how in answers} <= {"made", "cached", "refused"}, answers
+        assert artifact.verify(out).ok
+        assert artifact.read_manifest(out).rows == made[0]
+        assert sorted(path.name for path in Path(out).iterdir()) == ["manifest.json", "out.bin"]
+
+
+def test_a_kill_while_an_old_artifact_is_removed_leaves_a_directory_that_is_still_ours(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    out = str(tmp_path / "out")
+    execute(STAGE, Config(), {}, out)
+    remove = storage.remove
+
+    def killed(path: str) -> None:
+        remove(path)
+        if path.endswith(artifact.MANIFEST):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage, "remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        execute(STAGE, Config(size=4), {}, out, force=True)
+    monkeypatch.undo()
+    assert claim.is_unfinished(out)
+    assert execute(STAGE, Config(size=5), {}, out).manifest.rows == 5
+    assert artifact.verify(out).ok
+
+
+def test_a_kill_before_the_claim_is_written_leaves_nothing_foreign(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "_lock").touch()
+    (out / f"{storage.TEMPORARY}{claim.BUILDING}-1-2").touch()
+    assert execute(STAGE, Config(), {}, str(out)).cached is False
+    assert sorted(path.name for path in out.iterdir()) == ["manifest.json", "out.bin"]
+
+
+def test_a_refusal_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(mode=0o755)
+    (tmp_path / "theirs" / "thesis.tex").write_text("precious")
+    before = (tmp_path / "theirs").stat().st_mtime_ns
+    with pytest.raises(UsageError, match=r"holds something else \(thesis.tex\)"):
+        execute(STAGE, Config(), {}, str(tmp_path / "theirs"), force=True)
+    assert (tmp_path / "theirs").stat().st_mtime_ns == before
+
+
+def test_tries_at_one_artifact_have_one_build_id(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    first = claim.take("toy", out, "f1", force=False)
+    assert claim.take("toy", out, "f1", force=False) == first
+    assert claim.take("toy", out, "f2", force=False) != first

@@ -1,0 +1,87 @@
+"""The lock of a directory on a disk: one holder at a time, whoever comes and goes, and nothing left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.errors import UsageError
+from pipeline.core.lock import LOCK, is_held, locked
+
+FORK = multiprocessing.get_context("fork")
+
+
+def _come_and_go(out: Path, seconds: float, told: multiprocessing.Queue) -> None:
+    """Take the lock and let go of it, again and again; nobody else may be inside meanwhile.
+
+    Of a slow machine: between opening the lock file and locking it others come and go.
+    """
+    flock = fcntl.flock
+    fcntl.flock = lambda *given: (time.sleep(random.random() / 500), flock(*given))[1]  # type: ignore[assignment]
+    inside, times, end = out.with_name("inside"), 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            with locked(str(out)):
+                os.close(os.open(inside, os.O_CREAT | os.O_EXCL))  # fails if another is there
+                time.sleep(0.001)
+                os.unlink(inside)
+                times += 1
+        except UsageError:
+            continue
+        except FileExistsError:
+            told.put("two at once")
+            return
+    told.put(times)
+
+
+def test_never_two_holders_although_the_lock_file_comes_and_goes(tmp_path: Path) -> None:
+    told = FORK.Queue()
+    processes = [FORK.Process(target=_come_and_go, args=(tmp_path / "out", 1.5, told)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    answers = [told.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    assert "two at once" not in answers
+    assert sum(answers) > 20
+    assert not (tmp_path / "out" / LOCK).exists()
+
+
+def test_who_holds_it_is_told_and_a_failure_leaves_no_file(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    assert not is_held(out)
+    with pytest.raises(ZeroDivisionError), locked(out):
+        assert is_held(out)
+        with (
+            pytest.raises(UsageError, match=f"is being built by process {os.getpid()} on .*; wait for it or stop it"),
+            locked(out),
+        ):
+            pass
+        assert is_held(out)
+        raise ZeroDivisionError
+    assert not is_held(out)
+    assert os.listdir(out) == []
+
+
+def test_a_look_at_the_lock_refuses_nobody(tmp_path: Path) -> None:
+    """`cloze status` holds it for a moment to see whether it is held."""
+    out = tmp_path / "out"
+    out.mkdir()
+    with open(out / LOCK, "w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        looking = FORK.Process(target=_let_go_soon, args=(handle.fileno(),))
+        looking.start()
+    with locked(str(out)):
+        pass
+    looking.join()
+
+
+def _let_go_soon(number: int) -> None:
+    time.sleep(0.05)
+    os.close(number)

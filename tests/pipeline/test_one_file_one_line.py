@@ -1,0 +1,167 @@
+"""A masking rule, a pairing, a recipe and a kind of vocabulary, each with an option of its own: one new file and one line each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.pipeline.corpus.corpora import made_documents, write_corpus
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# File -> its content: what somebody writes who adds something.
+FILES = {
+    "dataset/masking/every.py": '''
+from pydantic import Field
+
+from pipeline.core.options import Options
+
+
+class EveryOptions(Options):
+    every: int = Field(default=2, ge=1)
+    """Of the rule `every`: how far masks lie apart."""
+
+
+def choose_every(candidates, budget, keys):
+    import numpy as np
+
+    from pipeline.dataset.masking.candidates import Selection
+
+    counts = np.repeat(-(-candidates.counts // candidates.config.every), keys.shape[1])
+    starts = np.repeat(candidates.offsets[:-1], keys.shape[1])
+    chosen = [np.arange(count) * candidates.config.every + start for start, count in zip(starts, counts)]
+    return Selection(index=np.concatenate([np.zeros(0, np.int64), *chosen]), counts=counts)
+''',
+    "dataset/pairs/heads.py": '''
+from pipeline.core.options import Options
+
+
+class HeadsOptions(Options):
+    head_sentences: int = 3
+    """Of the pairing `heads`: sentences of a document that are kept."""
+
+
+def heads(documents, config):
+    import numpy as np
+
+    from pipeline.dataset.pairs.segments import NO_LABEL, Segments
+
+    first = documents.document_offsets[:-1]
+    end = np.minimum(first + config.head_sentences, documents.document_offsets[1:])
+    starts, ends = documents.sentence_offsets[first], documents.sentence_offsets[documents.document_offsets[1:]]
+    lengths = np.minimum(documents.sentence_offsets[end] - starts, config.max_single)
+    rows = len(documents)
+    return Segments(
+        document=np.arange(rows),
+        offset=documents.sentence_index[first],
+        starts=starts,
+        lengths=lengths,
+        pieces=np.arange(rows + 1),
+        pair_label=np.full(rows, NO_LABEL, np.int8),
+        truncated=ends - starts - lengths,
+        foreign=np.zeros(rows, np.int64),
+    )
+''',
+    "dataset/recipes/regular.py": '''
+from pipeline.dataset.recipes.recipe import Recipe
+
+
+def regular():
+    """Every so manieth token of the head of a document."""
+    return Recipe(pairing="heads", masking="every", mask_share=1.0, random_share=0.0, copies=1, options={"every": 4})
+''',
+    "vocab/trainers/letters.py": '''
+from pipeline.core.options import Options
+
+
+class LettersOptions(Options):
+    extra_letters: str = ""
+    """Of the kind `letters`: letters beside those of the alphabet."""
+
+
+def train(texts, options, *, size, lowercase, strip_accents):
+    from pipeline.tokenizer.backends import bert_backend
+    from pipeline.tokenizer.special import BERT
+
+    letters = "abcdefghijklmnopqrstuvwxyz.," + options.extra_letters
+    pieces = [*BERT, *letters, *(f"##{letter}" for letter in letters)]
+    return bert_backend({piece: number for number, piece in enumerate(pieces)}, lowercase, strip_accents)
+''',
+}
+# Table -> the line that opens it, and the line that is added.
+LINES = {
+    "dataset/masking/table.py": (
+        "RULES = {\n",
+        '"every": MaskingRule("pipeline.dataset.masking.every:choose_every", "pipeline.dataset.masking.every:EveryOptions"),',
+    ),
+    "dataset/pairs/table.py": (
+        "PAIRINGS = {\n",
+        '"heads": Pairing("pipeline.dataset.pairs.heads:heads", options="pipeline.dataset.pairs.heads:HeadsOptions"),',
+    ),
+    "dataset/recipes/table.py": ("RECIPES = {\n", '"regular": "pipeline.dataset.recipes.regular:regular",'),
+    "vocab/trainers/table.py": (
+        "TRAINERS = {\n",
+        '"letters": Trainer("pipeline.vocab.trainers.letters:train", 70, True, "pipeline.vocab.trainers.letters:LettersOptions"),',
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a copy of `pipeline` that has one more of each."""
+    directory = tmp_path_factory.mktemp("extended")
+    shutil.copytree(REPOSITORY / "pipeline", directory / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, content in FILES.items():
+        (directory / "pipeline" / name).write_text(content)
+    for name, (opening, line) in LINES.items():
+        table = directory / "pipeline" / name
+        text = table.read_text()
+        assert text.count(opening) == 1
+        table.write_text(text.replace(opening, f"{opening}    {line}\n"))
+    return directory
+
+
+def cloze(directory: Path, *arguments: str) -> tuple[int, dict[str, object], str]:
+    """Run the command with the extended pipeline: its exit code, its JSON, and what it says."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(directory), str(REPOSITORY)])}
+    command = [sys.executable, "-c", "from flows.cli import entry; entry()", *arguments, "--json"]
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    return done.returncode, json.loads(lines[-1]) if lines else {}, done.stderr
+
+
+def test_a_new_one_of_each_works_from_the_command_line(extended: Path) -> None:
+    corpus = write_corpus(extended / "corpus", made_documents(12))
+    vocab = ["--kind", "letters", "--set", "extra_letters=é", "--corpus", corpus, "--out", "vocab"]
+    code, made, said = cloze(extended, "vocab", *vocab)
+    assert code == 0, said
+    assert made["size"] == 5 + 2 * 29
+    dataset = ["--corpus", corpus, "--tokenizer", "vocab", "--recipe", "regular", "--length", "64", "--out", "dataset"]
+    code, made, said = cloze(extended, "dataset", *dataset, "--set", "shards=1", "--set", "head_sentences=2")
+    assert code == 0, said
+    assert made["rows"] == 12
+    [shard] = (extended / "dataset").glob("train-*.arrow")
+    table = pa.ipc.open_file(shard).read_all()
+    masks = json.loads(table.schema.metadata[b"cloze.dataset"])["masks"]
+    assert (masks["rule"], masks["every"], masks["max_span"]) == ("every", 4, 10)
+    for row in table.to_pylist():
+        [mask] = row["masks"]
+        assert mask["positions"] == list(range(1, len(row["input_ids"]) - 1, 4))
+    code, _, said = cloze(extended, "dataset", *dataset[:-1], "other", "--set", "every=0")
+    assert (code, "dataset.every (found 0): Input should be greater than or equal to 1" in said) == (2, True)
+
+
+def test_configs_are_read_without_numpy() -> None:
+    """Every command reads them; the files of rules, pairings and trainers import what is heavy in their functions."""
+    code = (
+        "import sys, pipeline.dataset.stage, pipeline.vocab.stage; print({'numpy', 'pyarrow', 'tokenizers'} & set(sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=REPOSITORY)
+    assert found.stdout.strip() == "set()"
