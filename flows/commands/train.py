@@ -104,6 +104,7 @@ def resume(path: str, as_json: bool) -> None:
 @click.option("--batch-size", type=int)
 @click.option("--learning-rate", type=float)
 @click.option("--seed", type=int)
+@options(*launch_options)
 @stage_options
 def finetune(
     checkpoint: str | None,
@@ -114,11 +115,16 @@ def finetune(
     batch_size: int | None,
     learning_rate: float | None,
     seed: int | None,
-    **how: Any,
+    out: str,
+    settings: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+    **launch: Any,
 ) -> None:
     """Fine-tune a pretrained encoder on a task."""
     values = given(task=task, data=data, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, seed=seed)
-    run_stage("finetune", values, {"pretrain": checkpoint, "corpus": corpus}, {}, **how)
+    inputs = {"pretrain": checkpoint, "corpus": corpus}
+    run_stage("finetune", values, inputs, given(**launch), out=out, settings=settings, force=force, as_json=as_json)
 
 
 @click.command()
