@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from model import checkpoint
+from model.families.bert.config import BertConfig
 from model.families.config import ModelConfig
 from model.families.models import new_model
 from pipeline import tokenizer
@@ -33,7 +34,7 @@ def pieces(vocab_file: str) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def shape(pieces: Tokenizer) -> ModelConfig:
-    return ModelConfig(
+    return BertConfig(
         vocab_size=pieces.vocab_size,
         hidden_size=32,
         num_hidden_layers=1,
@@ -55,7 +56,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, pieces: Tokenizer, shap
         model=shape,
         state=new_model(shape).state_dict(),
         tokenizer=str(directory / "tokenizer"),
-        heads=ModelConfig.heads,
+        heads=shape.heads,
     )
     checkpoint.complete(path)
     return path
