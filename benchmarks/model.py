@@ -32,27 +32,29 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from flows.graph.launch import RANK_ENVIRONMENT
+from model.data import layouts
+from model.data.batch import LAYOUT, Batch, move
+from model.data.layouts import Sequences, layout_for, make_layout
 from model.families import models
 from model.families.config import ModelConfig
 from model.families.hub import hub_of
 from model.families.presets import model_config
 from model.layers.batch import IGNORE
-from model.layers.encoder import Unpad
 from model.train.config import PretrainConfig
 from model.train.optimizers import adamw, clip, parameter_groups
-from model.train.precision import Precision, autocast, native_bf16
+from model.train.precision import DTYPES, Precision, autocast, native_bf16
 from model.train.scoring import Scoring
 
 RATE = 0.15625  # of the positions are predicted: 20 of 128
 EQUAL = {"fp32": 1e-4, "bf16": 3e-2}  # nats: what the losses of the first steps may differ by
 
-Batch = dict[str, Tensor]
+Unpad = Literal["auto", "always", "never"]
 Step = Callable[[Batch], float]
 
 
@@ -99,8 +101,25 @@ def make_batches(config: ModelConfig, count: int, rows: int, length: int, ragged
             "masked_labels": nn.functional.pad(labels, (0, filler), value=IGNORE),
             "pair_labels": torch.randint(0, 2, (rows,), generator=generator),
         }
-        batches.append({name: tensor.to(device) for name, tensor in batch.items()})
+        batches.append(move(batch, torch.device(device)))
     return batches
+
+
+def with_layouts(batches: list[Batch], variant: Variant, config: ModelConfig, device: str) -> list[Batch]:
+    """The batches as the variant lays them out; the collator does it in a thread of its own."""
+    found = []
+    with torch.device("meta"):
+        network = models.new_model(config)
+    kind = layout_for([network], torch.device(device), DTYPES[variant.precision], compiled=variant.compiled)
+    if variant.theirs or variant.unpad == "never":
+        kind = "rows"
+    for batch in batches:
+        real = batch["attention_mask"].cpu().numpy()
+        sequences = Sequences.alone(real.sum(axis=1), real.shape[1])
+        forced = kind == "buckets" and variant.unpad == "always"
+        lies = layouts.buckets(sequences) if forced else make_layout(kind, sequences)
+        found.append(batch if lies is None else {**batch, LAYOUT: lies.to(torch.device(device))})
+    return found
 
 
 def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
@@ -127,7 +146,6 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
 
 
 def _ours(variant: Variant, config: ModelConfig, model: Any, device: str) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
-    model.encoder.unpad = variant.unpad
     names = ("mlm", "nsp") if "pair" in config.heads else ("mlm",)
     scoring = Scoring(model, names, variant.precision, variant.compiled, device)
 
@@ -180,7 +198,9 @@ def flops_per_token(config: ModelConfig, length: int) -> float:
 def run_one(options: argparse.Namespace, config: PretrainConfig) -> dict[str, Any]:
     """One variant, in the process that `measure` starts: its real tokens a second, and the memory that its steps take."""
     variant = Variant(**json.loads(options.one))
-    batches = make_batches(config.model, 8, options.batch, options.length, options.ragged, options.device)
+    assert config.model is not None
+    made = make_batches(config.model, 8, options.batch, options.length, options.ragged, options.device)
+    batches = with_layouts(made, variant, config.model, options.device)
     if options.losses:
         return {"losses": first_losses(variant, config, batches, options.device)}
     step = make_step(variant, config, options.device)

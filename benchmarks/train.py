@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.data.collate import Batch, collate
+from model.data.batch import Batch
+from model.data.collate import collate
 from model.data.sampler import Sampler
 from model.data.shards import Shards
 from model.families.models import new_model
@@ -148,7 +149,12 @@ def main() -> None:
         print(f"{'loader':14}{loader(dataset, options.batch, options.length):12,.0f} tokens/s")
         shards, sampler = Shards(dataset), Sampler(512, 2, 1)
         batches = [
-            collate(shards.take(*sampler.locate(np.arange(start, start + options.batch))), pad=0, longest=options.length)
+            collate(
+                shards.take(*sampler.locate(np.arange(start, start + options.batch))),
+                pad=0,
+                longest=options.length,
+                layout="buckets",
+            )
             for start in range(0, 512, options.batch)
         ]
         variants = {"bare": bare(config, precision, False), "cloze": cloze(config, precision, False)}

@@ -1,62 +1,62 @@
-"""The `cloze` command. Verbs live in `flows/commands/`, one file each or one for a few of a kind.
+"""The `cloze` command. A verb is one file in `flows/commands/` and one line in the table below.
 
 Nothing heavy is imported here: `cloze --help` must answer at once. Errors become one sentence and an exit code.
 """
 
 from __future__ import annotations
 
-import importlib
-import json
-import keyword
 import signal
 import sys
 import traceback
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
+from flows.commands.stage_command import stage_command
+from flows.graph.stages import TABLE
 from pipeline.core.errors import ClozeError, did_you_mean
+from pipeline.core.registry import load
 
-COMMANDS = {
-    "run": "run",
-    "plan": "run",
-    "status": "inspect",
-    "logs": "inspect",
-    "verify": "inspect",
-    "lineage": "inspect",
-    "doctor": "doctor",
-    "corpus": "corpus",
-    "vocab": "vocab",
-    "dataset": "dataset",
-    "pretrain": "train",
-    "resume": "train",
-    "finetune": "train",
-    "evaluate": "train",
-    "export": "checkpoint",
-    "import": "checkpoint",
-    "fill-mask": "checkpoint",
-    "fetch": "fetch",
-    "ui": "ui",
+# Verb -> `module:function`. A stage without a line here is a verb too, made from the table of stages.
+COMMANDS: dict[str, str] = {
+    "run": "flows.commands.run:run",
+    "plan": "flows.commands.plan:plan",
+    "status": "flows.commands.status:status",
+    "logs": "flows.commands.logs:logs",
+    "verify": "flows.commands.verify:verify",
+    "lineage": "flows.commands.lineage:lineage",
+    "doctor": "flows.commands.doctor:doctor",
+    "corpus": "flows.commands.corpus:corpus",
+    "vocab": "flows.commands.vocab:vocab",
+    "dataset": "flows.commands.dataset:dataset",
+    "pretrain": "flows.commands.pretrain:pretrain",
+    "resume": "flows.commands.resume:resume",
+    "finetune": "flows.commands.finetune:finetune",
+    "evaluate": "flows.commands.evaluate:evaluate",
+    "export": "flows.commands.export:export",
+    "import": "flows.commands.import_:import_",
+    "fill-mask": "flows.commands.fill_mask:fill_mask",
+    "fetch": "flows.commands.fetch:fetch",
+    "ui": "flows.commands.ui:ui",
 }
 
 
 class Verbs(click.Group):
-    """Imports a verb's module when the verb is asked for."""
+    """Imports a verb's module when the verb is asked for, and its stage's when its options are."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *(name for name in TABLE if name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"flows.commands.{COMMANDS[cmd_name]}")
-        name = cmd_name.replace("-", "_") + "_" * keyword.iskeyword(cmd_name)  # a function cannot be called `import`
-        command: click.Command = getattr(module, name)
-        return command
+        if cmd_name in COMMANDS:
+            command: click.Command = load(COMMANDS[cmd_name])
+            return command
+        return stage_command(cmd_name) if cmd_name in TABLE else None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS:
-            hint = did_you_mean(args[0], COMMANDS, otherwise="see `cloze --help`")
+        verbs = self.list_commands(ctx)
+        if args and args[0] not in verbs:
+            hint = did_you_mean(args[0], verbs, otherwise="see `cloze --help`")
             raise click.UsageError(f"unknown verb {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
 
@@ -70,12 +70,6 @@ def cloze(debug: bool) -> None:
     `cloze run demo` runs the whole DAG; each stage is a verb too.
     """
     del debug  # `main` looks for it before the verbs do
-
-
-def emit(value: dict[str, Any]) -> None:
-    """Print the `--json` object: one line, the last of standard output."""
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -202,7 +202,7 @@ def _packages(size: float) -> Raw:
     total = 0
     for package in PACKAGES:
         try:
-            total += sum(split.size for split in find_reader("docstrings").splits(package))
+            total += sum(split.size for split in find_reader("docstrings").slices(package))
         except DataError:  # it is not installed here
             continue
         names.append(package)

@@ -6,103 +6,73 @@ from typing import Any
 
 import click
 
-from flows.commands.common import given, json_option, options, run_stage, runner_options
+from flows.commands.common import emit
+from flows.commands.spelling import CONFIG, GroupedOption, Spelled, named_values, parsing
+from flows.commands.stage_command import Given, StageCommand, run_stage
 
 
-def _source(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[dict[str, Any]]:
-    sources: list[dict[str, Any]] = []
-    for value in values:
-        kind, equals, path = value.partition("=")
-        if not equals or not kind or not path:
-            raise click.BadParameter(f"{value!r} must look like KIND=PATH, such as wikipedia=dump.xml.bz2")
-        sources.append({"kind": kind, "path": path})
-    return sources
+def _sources(texts: tuple[str, ...]) -> list[dict[str, Any]]:
+    """`KIND=PATH` texts as sources; a kind may come more than once."""
+    parse = named_values("wikipedia=dump.xml.bz2", "KIND=PATH")
+    return [{"kind": kind, "path": path} for text in texts for kind, path in parse((text,)).items()]
 
 
-def _field(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    fields = {}
-    for value in values:
-        name, equals, column = value.partition("=")
-        if not equals or not name or not column:
-            raise click.BadParameter(f"{value!r} must look like NAME=COLUMN, such as text=content")
-        fields[name] = column
-    return fields
-
-
-def _named(sources: list[dict[str, Any]], fields: dict[str, str]) -> list[dict[str, Any]]:
-    """The sources, those that have columns with their names."""
-    from pipeline.corpus.sources import STRUCTURED
-
-    if fields and not any(source["kind"] in STRUCTURED for source in sources):
-        raise click.UsageError(f"--field names columns of {', '.join(STRUCTURED)} sources, and none is given; leave it out")
-    return [{**source, "fields": fields} if fields and source["kind"] in STRUCTURED else source for source in sources]
-
-
-@click.command()
+@click.command(
+    cls=StageCommand,
+    stage="corpus",
+    demanding=False,
+    spelled={
+        "sources": Spelled(
+            "--source",
+            _sources,
+            {
+                "multiple": True,
+                "required": True,
+                "metavar": "KIND=PATH",
+                "help": "wikipedia=DUMP, wikiextractor=DIR, books=DIR, jsonl=FILE, warc=FILE, text=DIR, parquet=FILE, arrow=FILE,"
+                " docstrings=PACKAGE,… ; a file, a directory or a pattern, local or s3://, gs://; may be repeated.",
+            },
+        )
+    },
+)
 @click.option(
-    "--source", "sources", multiple=True, required=True, callback=_source, metavar="KIND=PATH",
-    help="wikipedia=DUMP, wikiextractor=DIR, books=DIR, jsonl=FILE, warc=FILE, text=DIR, parquet=FILE, arrow=FILE,"
-    " docstrings=PACKAGE,… ; a file, a directory or a pattern, local or s3://, gs://; may be repeated.",
-)  # fmt: skip
-@click.option(
-    "--field", "fields", multiple=True, callback=_field, metavar="NAME=COLUMN",
+    "--field", "fields", cls=GroupedOption, group=CONFIG, multiple=True, metavar="NAME=COLUMN",
+    callback=parsing(named_values("text=content", "NAME=COLUMN")),
     help="What jsonl, parquet and arrow sources call text, id or title.",
 )  # fmt: skip
-@click.option("--language", metavar="CODE", help="Of the text (ISO 639), or auto: each document's own.")
 @click.option(
-    "--dedup", type=click.Choice(["minhash", "exact", "none"]), help="Copies that are dropped: near ones too, exact ones, none."
+    "--explain", metavar="TITLE", help="Show what each step does to the document of this title (or id); write nothing."
 )
-@click.option(
-    "--decontaminate", multiple=True, metavar="PATH", help="Task files whose text no document may hold; may be repeated."
-)
-@click.option("--keep-rejected", is_flag=True, default=None, help="Write what is dropped to rejected/, with reason and step.")
-@click.option("--on-error", type=click.Choice(["stop", "quarantine"]), help="What a damaged file does.")
-@click.option("--max-rejected-share", type=float, metavar="SHARE", help="Stop if more than this share cannot be read (0 to 1).")
-@click.option(
-    "--explain", metavar="TITLE", help="Show what each step does to the document of this title (or id), and write nothing."
-)
-@options(*runner_options)
-@click.option("--out", metavar="DIR", help="The artifact's directory.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other config field of the stage.")
-@click.option("--force", is_flag=True, help="Make it again, whatever is there.")
-@json_option
-def corpus(
-    sources: list[dict[str, Any]],
-    fields: dict[str, str],
-    language: str | None,
-    dedup: str | None,
-    decontaminate: tuple[str, ...],
-    keep_rejected: bool | None,
-    on_error: str | None,
-    max_rejected_share: float | None,
-    explain: str | None,
-    workers: int | None,
-    runner: str | None,
-    beam_options: tuple[str, ...],
-    out: str | None,
-    settings: tuple[str, ...],
-    force: bool,
-    as_json: bool,
-    **more: Any,
-) -> None:
+def corpus(given: Given, fields: dict[str, str] | None, explain: str | None) -> None:
     """Clean, filter and deduplicate raw text into a corpus.
 
     The artifact's card.html says what is in it, and what was dropped on the way and why.
     """
-    values = {"sources": _named(sources, fields)} | given(
-        language=language,
-        dedup=dedup,
-        decontaminate=decontaminate,
-        keep_rejected=keep_rejected,
-        on_error=on_error,
-        max_rejected_share=max_rejected_share,
-    )
-    if explain is not None:
-        from flows.views.explanation import show
+    if fields:
+        from flows.graph import stages
 
-        show(values, settings, explain, as_json=as_json)
-        return
-    if out is None:
-        raise click.UsageError("missing option --out: the directory to write to (or --explain TITLE to write nothing)")
-    execution = given(workers=workers, runner=runner, beam_options=beam_options)
-    run_stage("corpus", values, {}, execution, out=out, settings=settings, force=force, as_json=as_json, **more)
+        config: Any = stages.stage("corpus").config
+        given.config["sources"] = config.with_columns(given.config["sources"], fields)
+    if explain is not None:
+        _explain(given, explain)
+    else:
+        run_stage(given)
+
+
+def _explain(given: Given, title: str) -> None:
+    from rich.console import Console
+
+    from flows.graph import stages
+    from flows.graph.overrides import merge
+    from flows.graph.tools import run_tool
+    from flows.views import terminal
+    from flows.views.explanation import page
+    from flows.views.live import StageDisplay
+
+    values = merge(given.config, given.overrides, stages.stage("corpus").config, "corpus")
+    with StageDisplay("explain", terminal.console()) as display:
+        summary = run_tool("explain", {**values, "title": title}, {}, display, where="corpus")
+    if given.as_json:
+        emit(summary)
+    else:
+        Console(highlight=False).print(page(summary["explain"]))

@@ -6,91 +6,58 @@ from typing import Any
 
 import click
 
-from flows.commands.common import given, json_option, options, run_stage, runner_options
+from flows.commands.common import emit
+from flows.commands.spelling import Spelled
+from flows.commands.stage_command import Given, StageCommand, run_stage
 
-INTERVALS = click.IntRange(min=0)
 
-
-def _bins(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+def _bins(text: str) -> int | list[int]:
     """`8` or `32,64,128`."""
-    if value is None:
-        return None
     try:
-        numbers = [int(part) for part in value.split(",")]
+        numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise click.BadParameter(f"{value!r} is neither a number nor borders like 32,64,128", ctx, parameter) from None
-    return numbers if "," in value else numbers[0]
+        raise ValueError(f"{text!r} is neither a number nor borders like 32,64,128") from None
+    return numbers if "," in text else numbers[0]
 
 
-example_options = (
-    click.option("--recipe", help="bert, bert-wwm, roberta, albert, spanbert, electra, lm, packed, …"),
-    click.option("--length", type=int, help="Tokens a row, special tokens included."),
-    click.option("--copies", type=int, help="Mask copies a row."),
-    click.option("--pairing", help="How documents become rows, where the recipe's way is not wanted."),
-    click.option("--masking", help="Which tokens are chosen: token, whole-word, n-gram, span, none."),
-    click.option("--mask-rate", type=float, help="The share of tokens predicted."),
-    click.option("--max-predictions", type=int, help="The most predictions of a row."),
-    click.option("--seed", type=int, help="Of all random numbers."),
-    click.option("--shards", type=int, help="Training shards."),
-    click.option("--length-bins", callback=_bins, metavar="N|A,B,…", help="Bins of rows of similar length, or their borders."),
-    click.option("--compression", type=click.Choice(["none", "zstd", "lz4"]), help="Of the shards."),
+@click.command(
+    cls=StageCommand,
+    stage="dataset",
+    demanding=False,
+    inputs={
+        "corpus": ("--corpus", "A corpus artifact."),
+        "vocab": ("--tokenizer", "A vocab artifact, vocab.txt, tokenizer.json or Hugging Face directory."),
+        "append": ("--append", "A dataset whose settings and shards are kept; what --corpus has more is added."),
+    },
+    spelled={"length_bins": Spelled("--length-bins", _bins, {"metavar": "N|A,B,…"})},
 )
-# `--out` is not demanded by click: `--inspect` makes nothing.
-how_options = (
-    click.option("--out", metavar="DIR", help="The artifact's directory."),
-    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other config field of the stage."),
-    click.option("--force", is_flag=True, help="Make it again, whatever is there."),
-    json_option,
-)
-_FIELDS = "recipe length copies pairing masking mask_rate max_predictions seed shards length_bins compression".split()
-_HOW = ("out", "settings", "force", "as_json")
-
-
-@click.command()
-@click.option("--corpus", metavar="DIR", help="A corpus artifact.")
-@click.option("--tokenizer", metavar="PATH", help="A vocab artifact, vocab.txt, tokenizer.json or Hugging Face directory.")
-@click.option("--append", metavar="DIR", help="A dataset whose settings and shards are kept; what --corpus has more is added.")
 @click.option("--inspect", metavar="PATH", help="Show a row of the dataset or shard at PATH, and make nothing.")
-@click.option("--row", type=INTERVALS, default=0, show_default=True, help="With --inspect: which row.")
-@click.option("--copy", type=INTERVALS, default=0, show_default=True, help="With --inspect: under which mask.")
+@click.option("--row", type=click.IntRange(min=0), default=0, show_default=True, help="With --inspect: which row.")
+@click.option("--copy", type=click.IntRange(min=0), default=0, show_default=True, help="With --inspect: under which mask.")
 @click.option("--split", default="train", show_default=True, help="With --inspect: train or heldout.")
-@options(*example_options)
-@options(*runner_options)
-@options(*how_options)
-def dataset(**options: Any) -> None:
+def dataset(given: Given, inspect: str | None, row: int, copy: int, split: str) -> None:
     """Turn a corpus into masked rows in Arrow shards; add a corpus to a dataset; look at a row."""
-    names = ("corpus", "tokenizer", "append", "inspect", "row", "copy", "split")
-    chosen = {name: options.pop(name) for name in names}
-    values = given(**{name: options.pop(name) for name in _FIELDS})
-    if chosen["inspect"] is not None:
-        _inspect(chosen["inspect"], chosen["row"], chosen["copy"], chosen["split"], options["as_json"])
+    if inspect is not None:
+        _inspect(inspect, {"row": row, "copy_number": copy, "split": split}, given.as_json)
         return
-    execution = given(**{name: options.pop(name) for name in list(options) if name not in _HOW})
-    inputs = {"corpus": chosen["corpus"], "vocab": chosen["tokenizer"]}
-    if chosen["append"] is not None:
-        values, inputs = _appending(chosen["append"], values, inputs, options["settings"])
-    _require(chosen | {"tokenizer": inputs["vocab"], "out": options["out"]})
-    run_stage("dataset", values, inputs, execution, **options)
-    _tell(options["out"])
+    if "append" in given.inputs:
+        _append(given)
+    for option, value in (("corpus", given.inputs.get("corpus")), ("tokenizer", given.inputs.get("vocab")), ("out", given.out)):
+        if value is None:
+            raise click.UsageError(f"Missing option '--{option}'; give it, or --inspect PATH to look at a row.")
+    run_stage(given)
+    _tell(given.out or "")
 
 
-def _require(chosen: dict[str, Any]) -> None:
-    """Raises `click.UsageError` for the first option that is missing."""
-    for name in ("corpus", "tokenizer", "out"):
-        if chosen[name] is None:
-            raise click.UsageError(f"Missing option '--{name}'; give it, or --inspect PATH to look at a row.")
-
-
-def _appending(
-    append: str, values: dict[str, Any], inputs: dict[str, str | None], settings: tuple[str, ...]
-) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """The config and the inputs of a dataset that goes on from the one at `append`."""
+def _append(given: Given) -> None:
+    """Take settings and tokenizer of the dataset that is appended to."""
     from pipeline.core import artifact, storage
     from pipeline.core.errors import UsageError
 
-    refused = [*(f"--{name.replace('_', '-')}" for name in values), *(f"--set {setting}" for setting in settings)]
-    if inputs["vocab"] is not None:
-        refused.append("--tokenizer")
+    append = given.inputs["append"]
+    refused = [f"--{name.replace('_', '-')}" for name in given.config]
+    refused += [f"--set {name}" for name in given.overrides]
+    refused += ["--tokenizer"] if "vocab" in given.inputs else []
     if refused:
         raise UsageError(f"--append keeps the recipe, tokenizer and all settings of {append}; leave out {', '.join(refused)}")
     manifest = artifact.read_manifest(append)
@@ -98,27 +65,25 @@ def _appending(
         raise UsageError(
             f"{append} holds a {manifest.stage} artifact, not a dataset; --append takes one that `cloze dataset` made"
         )
-    return dict(manifest.config), {**inputs, "vocab": storage.join(append, "tokenizer"), "append": append}
+    given.config = dict(manifest.config)
+    given.inputs["vocab"] = storage.join(append, "tokenizer")
 
 
-def _inspect(path: str, row: int, copy: int, split: str, as_json: bool) -> None:
+def _inspect(path: str, values: dict[str, Any], as_json: bool) -> None:
     from rich.console import Console
 
-    from flows.cli import emit
+    from flows.graph.tools import run_tool
     from flows.views.row import render
-    from pipeline.dataset.row_view import read_row
 
-    view = read_row(path, row, split=split, copy=copy)
+    summary = run_tool("inspect", values, {"dataset": path}, where="dataset")
     if as_json:
-        emit(view.as_json())
+        emit({key: value for key, value in summary.items() if key != "texts"})
     else:
-        Console(highlight=False).print(render(view))
+        Console(highlight=False).print(render(summary))
 
 
 def _tell(out: str) -> None:
     """On a terminal: where the text's tokens went, and how full the rows are."""
-    from rich.table import Table
-
     from flows.views import terminal
     from pipeline.core import artifact
 
@@ -126,9 +91,7 @@ def _tell(out: str) -> None:
     summary = artifact.read_manifest(out).summary
     if not screen.is_terminal:
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title, justify in (("tokens of text", "left"), ("", "right"), ("share", "right")):
-        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+    table = terminal.table_of(("tokens of text", "", "share"), right=("", "share"))
     for reason, found in summary["tokens_by_reason"].items():
         table.add_row(reason.replace("_", " "), f"{found['tokens']:,}", f"{found['share']:.2%}")
     screen.print(table)

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from flows.commands.common import json_option
+from flows.commands.common import emit, json_option
 
 PACKAGES = (
     "torch",
@@ -35,8 +35,6 @@ _TORCH = "import torch, json; print(json.dumps([torch.__version__, torch.cuda.is
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check Python, packages, compiler, precision, devices, free disk, and records that MLflow refused."""
-    from flows.cli import emit
-
     rows = [_python(), *(_package(name) for name in PACKAGES), _compiler(), _processor(), _torch(), _disk(), *_refused()]
     if as_json:
         emit({"ok": all(row["ok"] for row in rows), "checks": rows})

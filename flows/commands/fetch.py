@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from flows.commands.common import json_option
+from flows.commands.common import emit, json_option
 
 
 @click.command()
@@ -16,9 +16,9 @@ from flows.commands.common import json_option
 @json_option
 def fetch(collection: str, directory: str | None, mirror: str | None, as_json: bool) -> None:
     """Download COLLECTION (simplewiki, enwiki, gutenberg), going on where an earlier try stopped."""
-    from flows.cli import emit
     from flows.downloads import COLLECTIONS, download
     from flows.views import terminal
+    from flows.views.live import StageDisplay
     from pipeline.core.errors import UsageError, did_you_mean
 
     if collection not in COLLECTIONS:
@@ -26,7 +26,7 @@ def fetch(collection: str, directory: str | None, mirror: str | None, as_json: b
     target = Path(directory or Path("data") / collection)
     files = []
     for remote in COLLECTIONS[collection](mirror):
-        with terminal.StageDisplay(remote.name, terminal.console()) as display:
+        with StageDisplay(remote.name, terminal.console()) as display:
             files.append(str(download(remote, target, lambda done, total, show=display: show.progress(done, total, "B", {}))))  # type: ignore[misc]
     if as_json:
         emit({"collection": collection, "directory": str(target), "files": files})

@@ -1,19 +1,20 @@
-"""A run's config: one section a stage, from a YAML file or a preset's name, with `--set` on top.
+"""A run's config: one section a stage, from a YAML file or a preset's name, with overrides on top.
 
-Relative paths in a file are relative to that file; in a preset, `samples/…` is the sample that Cloze brings.
+Relative paths in a file are relative to that file; in a preset, `samples/…` is the sample that Cloze brings. Paths in
+overrides are relative to where the command runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from flows.graph import stages
-from pipeline.core import config as core_config
-from pipeline.core.config import StageConfig, parse_config
+from flows.graph.overrides import merge, read_yaml
+from pipeline.core.config import StageConfig, parse_config, resolve_paths
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.execution import Execution
 
@@ -25,7 +26,7 @@ TOKENIZER = "tokenizer"  # instead of the vocab stage: a vocabulary that is ther
 
 
 class RunConfig:
-    """The resolved config of a DAG.
+    """The resolved config of a run.
 
     Attributes:
         name: the run's name, and its directory's.
@@ -35,10 +36,7 @@ class RunConfig:
     """
 
     def __init__(self, values: Mapping[str, Any], name: str) -> None:
-        known = {*stages.TABLE, RUN, NAME, TOKENIZER}
-        for key in values:
-            if key not in known:
-                raise UsageError(f"unknown config section {key!r}; {did_you_mean(str(key), known)}")
+        _check_sections(values)
         self.name = str(values.get(NAME) or name)
         self.tokenizer: str | None = values.get(TOKENIZER)
         self.execution: Execution = parse_config(Execution, _section(values, RUN), RUN)
@@ -56,6 +54,13 @@ class RunConfig:
         sections = {name: config.model_dump(mode="json") for name, config in self.sections.items()}
         extra = {TOKENIZER: self.tokenizer} if self.tokenizer else {}
         return {NAME: self.name, **extra, **sections, RUN: self.execution.model_dump(mode="json")}
+
+
+def _check_sections(values: Mapping[str, Any]) -> None:
+    known = {*stages.TABLE, RUN, NAME, TOKENIZER}
+    for key in values:
+        if key not in known:
+            raise UsageError(f"unknown config section {key!r}; {did_you_mean(str(key), known)}")
 
 
 def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -79,8 +84,11 @@ def samples_directory() -> Path:
     raise UsageError("the sample data (samples/) is missing from this installation; use a checkout of the repository")
 
 
-def load(reference: str, overrides: Iterable[str] = ()) -> RunConfig:
-    """Read a YAML file or a preset, apply `section.key=value` overrides, validate all of it.
+def load(reference: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """Read a YAML file or a preset, lay the overrides over it, validate all of it.
+
+    Args:
+        overrides: nested, as `flows.graph.overrides` makes them: by section, then by key.
 
     Raises:
         UsageError: no such file or preset, bad YAML, an unknown key, a value that does not fit.
@@ -93,43 +101,34 @@ def load(reference: str, overrides: Iterable[str] = ()) -> RunConfig:
         hint = did_you_mean(reference, preset_names())
         raise UsageError(f"{reference!r} is neither a config file nor a preset; {hint}")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        values = read_yaml(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid YAML ({' '.join(str(error).split())}); mend it") from error
     if not isinstance(values, dict):
         raise UsageError(f"{path} must hold a mapping of sections, found {type(values).__name__}")
-    resolve_paths(values, base)
-    for override in overrides:
-        apply_override(values, override)
-    return RunConfig(values, path.stem)
+    return RunConfig(_with_overrides(_resolved(values, base), overrides or {}), path.stem)
 
 
-def apply_override(values: dict[str, Any], override: str) -> None:
-    """Set `section.key=value` in place; the value is read as YAML."""
-    key, equals, text = override.partition("=")
-    parts = key.strip().split(".")
-    if not equals or not all(parts) or (len(parts) < 2 and parts[0] not in (NAME, TOKENIZER)):
-        raise UsageError(f"--set {override!r} must look like section.key=value, such as pretrain.steps=200")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"--set {override!r} has a value that is not valid YAML; quote it") from error
-    target = values
-    for part in parts[:-1]:
-        nested = target.setdefault(part, {})
-        if nested is None or nested is True:
-            nested = target[part] = {}
-        if not isinstance(nested, dict):
-            raise UsageError(f"--set {override!r}: {part} holds {nested!r}, not a section")
-        target = nested
-    target[parts[-1]] = value
-
-
-def resolve_paths(values: dict[str, Any], base: Path) -> None:
-    """Make the paths of a config absolute, in place: those in fields that the stages' configs declare as paths."""
-    for name, section in values.items():
-        if name in stages.TABLE and isinstance(section, Mapping):
-            values[name] = core_config.resolve_paths(stages.stage(name).config, section, str(base))
+def _resolved(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """The values with the paths in all sections made absolute; URLs and package lists stay as they are."""
+    found = dict(values)
+    for name in stages.TABLE:
+        if isinstance(values.get(name), Mapping):
+            found[name] = resolve_paths(stages.stage(name).config, values[name], str(base))
     tokenizer = values.get(TOKENIZER)
     if isinstance(tokenizer, str) and "://" not in tokenizer:
-        values[TOKENIZER] = str(base / tokenizer)
+        found[TOKENIZER] = str(base / tokenizer)
+    return found
+
+
+def _with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with overrides on top, section by section; overriding a section that is left out brings it in."""
+    _check_sections(overrides)
+    found = dict(values)
+    for name, override in overrides.items():
+        if not isinstance(override, Mapping):
+            found[name] = override
+            continue
+        config = stages.stage(name).config if name in stages.TABLE else None
+        found[name] = merge(_section(found, name), override, config, name)
+    return found

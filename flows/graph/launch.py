@@ -142,7 +142,8 @@ class _Ranks:
                 break
         for process in self.processes:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=PEER_SECONDS if deadline is None else 0.1)
+                # one that has told its outcome and closed its pipe only has to end; on a busy machine that takes a while
+                process.wait(timeout=self.grace if deadline is None else 0.1)
         self._look_for_failures()
 
     def _failure(self, rank: int) -> int:

@@ -1,4 +1,4 @@
-"""The DAG of a run: what each stage reads, what would run and why, and running it without any orchestrator.
+"""The plan of a run: its steps, what each reads, which would run and why; and how one step is run.
 
 An artifact lies at `RUNS/NAME/STAGE-FINGERPRINT`, and the link `RUNS/NAME/STAGE` leads to the newest. The
 fingerprints of all stages follow from the config alone, so a plan needs no artifact to exist, and going back
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from pipeline.core.execute import Result, execute
 from pipeline.core.reporting import SILENT, Reporter
 
 STATE = "state.json"
+FORCED = "forced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,10 @@ class Step:
     why: str
     last_seconds: float | None  # what the stage took the last time, in this run's directory
 
+    @property
+    def forced(self) -> bool:
+        return self.why == FORCED
+
 
 def runs_directory() -> Path:
     """`$CLOZE_RUNS`, by default `./runs`."""
@@ -50,13 +55,21 @@ def run_directory(config: RunConfig) -> Path:
     return runs_directory() / config.name
 
 
-def plan(config: RunConfig, *, start: str | None = None, only: str | None = None, force: Iterable[str] = ()) -> list[Step]:
+def plan(
+    config: RunConfig,
+    *,
+    start: str | None = None,
+    only: str | None = None,
+    force: Iterable[str] = (),
+    begun: Collection[str] = (),
+) -> list[Step]:
     """What a run of `config` consists of.
 
     Args:
         start: run this stage and all after it, whatever is there.
         only: run this stage alone, and plan nothing else; its inputs must be there.
         force: run these stages, whatever is there.
+        begun: fingerprints of steps that an earlier try of the same run has begun: `start` and `force` count once.
 
     Raises:
         UsageError: a name is no stage of this run, or `only` lacks an input.
@@ -79,8 +92,8 @@ def plan(config: RunConfig, *, start: str | None = None, only: str | None = None
         there = artifact.is_artifact(place) and artifact.read_manifest(place).fingerprint == fingerprint
         remade = [parent for parent in inputs if parent in steps and steps[parent].why]
         why = ""
-        if name in forced:
-            why = "forced"
+        if name in forced and fingerprint not in begun:
+            why = FORCED
         elif not there:
             why = _why(before.get(name), section, stage.version, parents, remade)
         steps[name] = Step(
@@ -164,7 +177,7 @@ def run_step(step: Step, config: RunConfig, report: Reporter = SILENT) -> Result
         step.inputs,
         step.artifact,
         execution=config.execution,
-        force=step.why == "forced",
+        force=step.forced,
         report=report,
     )
     _remember(step, config)

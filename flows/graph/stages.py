@@ -1,17 +1,22 @@
-"""The table of stages. A later stage is one line here and one file, which says the rest (`pipeline.core.stage.Stage`).
+"""The tables of stages. A row is a name and where its `Stage` is; all else about a stage, it says itself.
 
-Stage modules are imported when they are needed: a name costs nothing.
+A new stage is one file and one line here: a run's config has a section for it, and it is a verb of the command line. Stage
+modules are imported when they are needed: a name costs nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
-from flows.graph import launch
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.registry import load
-from pipeline.core.stage import Stage
 
+if TYPE_CHECKING:
+    from pipeline.core.artifact import Manifest
+    from pipeline.core.stage import Stage
+
+# The stages of a run, in its order.
 TABLE: dict[str, str] = {
     "corpus": "pipeline.corpus.stage:STAGE",
     "vocab": "pipeline.vocab.stage:STAGE",
@@ -22,16 +27,19 @@ TABLE: dict[str, str] = {
     "report": "flows.report.stage:STAGE",
 }
 
-# Steps that are no part of the DAG: they read a checkpoint and answer at once.
+# Stages that are no part of a run: they make something of one artifact, or write nothing and answer at once.
 TOOLS: dict[str, str] = {
     "export": "model.hub.export_stage:STAGE",
     "import": "model.hub.import_stage:STAGE",
     "fill-mask": "model.use.fill_mask:STAGE",
+    "explain": "pipeline.corpus.explain_stage:STAGE",
+    "compare-vocab": "pipeline.vocab.compare_stage:STAGE",
+    "inspect": "pipeline.dataset.inspect_stage:STAGE",
 }
 
 
 def stage(name: str) -> Stage:
-    """The stage of that name, whose `run` starts a process of its own where the stage has a worker.
+    """The stage of that name, whose `run` starts processes of its own where the stage says so.
 
     Raises:
         UsageError: there is no such stage.
@@ -42,4 +50,13 @@ def stage(name: str) -> Stage:
     found: Stage = load(reference)
     if found.worker is None:
         return found
-    return dataclasses.replace(found, run=launch.in_process(found, reference))
+    from flows.graph.launch import in_process  # heavy, and the names above are read at every start
+
+    return dataclasses.replace(found, run=in_process(found, reference))
+
+
+def headline(manifest: Manifest) -> str:
+    """The one or two figures that say most about an artifact, in its stage's words."""
+    reference = TABLE.get(manifest.stage) or TOOLS.get(manifest.stage)
+    found: Stage | None = load(reference) if reference else None
+    return found.headline(manifest.summary) if found else ""

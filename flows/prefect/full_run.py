@@ -8,9 +8,10 @@ from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
 
 from flows.graph import plan
-from flows.graph.run import RunParameters, Session, StageName, run_session
+from flows.session import RunParameters, Session, StageName, run_session
 from pipeline.core.execute import Result
 
 ACTIVE: ContextVar[Session | None] = ContextVar("session", default=None)  # the command line's own, whose results it shows
@@ -28,13 +29,13 @@ def pretraining(
 
     Args:
         config: a preset's name, or the path of a YAML file on the worker's machine.
-        overrides: config values by dotted key, such as {"pretrain.steps": 200}.
+        overrides: config values by dotted key, such as {"pretrain.steps": 200}, or nested.
         start_from: run this stage and all after it, whatever is there.
         only: run this stage alone; its inputs must be there.
         force: run these stages again, whatever is there.
     """
     parameters = RunParameters(config=config, overrides=overrides or {}, start_from=start_from, only=only, force=force or [])
-    session = ACTIVE.get() or Session(parameters)
+    session = ACTIVE.get() or Session(parameters, run_id=flow_run.id)
     with session:
         run_session(session, in_task)
     return [plan.result_json(result) for result in session.results]

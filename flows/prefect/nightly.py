@@ -11,8 +11,8 @@ from typing import Any
 from prefect import flow
 
 from flows.graph import plan, stages
-from flows.graph.run import RunParameters, Session, run_session
 from flows.prefect.full_run import in_task
+from flows.session import RunParameters, Session, run_session
 from pipeline.core import fingerprints
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, UsageError

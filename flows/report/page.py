@@ -8,14 +8,13 @@ from typing import Any
 
 import yaml
 
+from flows.graph import stages
 from flows.report import plots
-from flows.views.terminal import headline
 from pipeline.core.artifact import Manifest
 from pipeline.core.humanize import duration, si
-from pipeline.corpus.card.page import templates_in
+from pipeline.core.pages import templates_in
 
 TEMPLATES = Path(__file__).parent / "templates"
-ORDER = ("corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate")
 
 
 def render(manifests: Mapping[str, Manifest], history: Sequence[Mapping[str, Any]], masks: Sequence[Mapping[str, Any]]) -> str:
@@ -29,13 +28,13 @@ def render(manifests: Mapping[str, Manifest], history: Sequence[Mapping[str, Any
     environment = templates_in(TEMPLATES)
     environment.filters |= {"si": si, "seconds": duration}
     summaries = {name: manifest.summary for name, manifest in manifests.items()}
-    present = [name for name in ORDER if name in manifests]
+    present = [name for name in stages.TABLE if name in manifests]
     config = {name: manifests[name].config for name in present}
     packages: dict[str, str] = {}
     for name in present:
         packages |= manifests[name].packages
     return environment.get_template("report.html").render(
-        stages=[(name, manifests[name], headline(manifests[name])) for name in present],
+        stages=[(name, manifests[name], stages.headline(manifests[name])) for name in present],
         s=summaries,
         cards=_cards(manifests),
         figures=_figures(manifests, history),

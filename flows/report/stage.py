@@ -9,7 +9,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
+from flows.graph import stages
+from flows.graph.tools import run_tool
+from pipeline.core import artifact, storage
 from pipeline.core.config import StageConfig
+from pipeline.core.errors import DataError
 from pipeline.core.stage import Build, Outcome, Stage
 
 VERSION = 1
@@ -17,12 +23,7 @@ FILE = "report.html"
 
 
 class ReportConfig(StageConfig):
-    """What the page shows beside the figures.
-
-    Attributes:
-        masked: sentences with one [MASK] each, filled by the pretrained encoder; by default sentences of the sample.
-        top_k: candidates a mask.
-    """
+    """What the page shows beside the figures."""
 
     masked: tuple[str, ...] = (
         "Paris is the [MASK] of France.",
@@ -31,14 +32,15 @@ class ReportConfig(StageConfig):
         "Returns the [MASK] of the array along the given axis.",
         "The moon moves around the [MASK].",
     )
-    top_k: int = 5
+    """Sentences with one [MASK] each, filled by the pretrained encoder; by default sentences of the sample."""
+
+    top_k: int = Field(default=5, ge=1)
+    """Candidates a mask."""
 
 
 def run(config: ReportConfig, build: Build) -> Outcome:
     """Write the page from the artifacts among `build.inputs`; any of them may be missing."""
-    from flows.graph.tools import run_tool
     from flows.report.page import render
-    from pipeline.core import artifact, storage
 
     manifests = {name: artifact.read_manifest(path) for name, path in build.inputs.items()}
     history: list[dict[str, Any]] = []
@@ -56,8 +58,6 @@ def run(config: ReportConfig, build: Build) -> Outcome:
 
 
 def _history(pretrain: Path) -> list[dict[str, Any]]:
-    from pipeline.core.errors import DataError
-
     path = pretrain / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     try:
@@ -71,7 +71,7 @@ STAGE = Stage(
     version=VERSION,
     config=ReportConfig,
     run=run,
-    optional_inputs=("corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate"),
+    optional_inputs=tuple(name for name in stages.TABLE if name != "report"),
     volatile=(FILE,),
     outputs=("report",),
 )

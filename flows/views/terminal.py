@@ -1,89 +1,22 @@
-"""What a person sees: the stage at work with rate and time left, then a table of stages.
-
-All of it goes to standard error. On a terminal it is a live display, elsewhere one line as each stage begins and ends.
-"""
+"""What a person sees of stages that are planned or made: lines and tables that fit 80 columns. They go to standard error."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
-from flows.graph import stages
 from flows.graph.plan import Step
-from pipeline.core.artifact import Manifest
+from flows.graph.stages import headline
 from pipeline.core.execute import Result
-from pipeline.core.humanize import duration, short, si
-from pipeline.core.reporting import Reporter
+from pipeline.core.humanize import duration
 
 
 def console() -> Console:
     return Console(stderr=True, highlight=False)
-
-
-class _Rate(ProgressColumn):
-    """Units a second, since the stage began."""
-
-    def render(self, task: Task) -> Text:
-        if not task.speed:
-            return Text("")
-        return Text(f"{si(task.speed)} {task.fields.get('unit', '')}/s", style="progress.data.speed")
-
-
-class StageDisplay(Reporter):
-    """A stage's live line; a context manager and a `Reporter` in one."""
-
-    def __init__(self, name: str, screen: Console) -> None:
-        self.name, self.screen = name, screen
-        self.figures: dict[str, Any] = {}
-        self._progress = Progress(
-            TextColumn("[bold cyan]{task.description:<10}"),
-            BarColumn(bar_width=28),
-            TextColumn("{task.fields[count]:>17}"),
-            _Rate(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("[dim]{task.fields[note]}"),
-            console=screen,
-            transient=True,
-            disable=not screen.is_terminal,
-        )
-        self._task = self._progress.add_task(name, total=None, count="", unit="", note="starting")
-        self._step: Any = None
-
-    def __enter__(self) -> StageDisplay:
-        if not self.screen.is_terminal:
-            self.screen.print(f"{time.strftime('%H:%M:%S')} {self.name} …")
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
-        """Show progress; `figures["step"]` names a part of the stage, and its change restarts the bar."""
-        if figures.get("step") != self._step:
-            self._step = figures.get("step")
-            self._progress.reset(self._task)
-        self.figures.update(figures)
-        count = f"{si(done)}/{si(total)} {unit}" if total else f"{si(done)} {unit}"
-        note = "  ".join(f"{key} {short(value)}" for key, value in figures.items())
-        self._progress.update(self._task, completed=done, total=total, count=count, unit=unit, note=note)
-        warning = figures.get("warning")
-        if warning:
-            self.screen.print(f"[yellow]warning:[/] {warning}")
-
-
-def headline(manifest: Manifest) -> str:
-    """The one or two figures that say most about a stage's result."""
-    return stages.stage(manifest.stage).headline(manifest.summary)
 
 
 def done_line(result: Result) -> str:
@@ -91,11 +24,17 @@ def done_line(result: Result) -> str:
     return f"[green]✓[/] [bold]{result.manifest.stage:<9}[/] {how:>12}  {headline(result.manifest)}"
 
 
+def table_of(columns: Sequence[str], right: Sequence[str] = (), title: str | None = None) -> Table:
+    """An empty table in the one style that all have; the columns named in `right` hold numbers."""
+    table = Table(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left", title_style="dim")
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table
+
+
 def result_table(results: Iterable[Result]) -> Table:
     """Stage, time, rows, result, and the link that leads to the artifact."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title, justify in (("stage", "left"), ("time", "right"), ("rows", "right"), ("result", "left"), ("artifact", "left")):
-        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    table = table_of(("stage", "time", "rows", "result", "artifact"), right=("time", "rows"))
     for result in results:
         manifest = result.manifest
         spent = f"cached ({duration(manifest.seconds)})" if result.cached else duration(manifest.seconds)
@@ -104,12 +43,26 @@ def result_table(results: Iterable[Result]) -> Table:
     return table
 
 
-def plan_table(steps: Iterable[Step]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("stage", "what", "why", "last time", "artifact"):
-        table.add_column(title, overflow="fold")
+def plan_table(steps: Sequence[Step]) -> Table:
+    """What would run and why; the artifacts by their names in the run's directory, which the title names."""
+    place = str(Path(steps[0].artifact).parent) if steps else None
+    table = table_of(("stage", "what", "why", "last time", "artifact"), right=("last time",), title=place)
     for step in steps:
         last = duration(step.last_seconds) if step.last_seconds is not None else "–"
         what = "[dim]nothing to do[/]" if step.cached else "[bold yellow]run[/]"
-        table.add_row(step.name, what, step.why, last, step.artifact)
+        table.add_row(step.name, what, step.why, last, Path(step.artifact).name)
+    return table
+
+
+def status_table(place: str, rows: Iterable[Mapping[str, Any]]) -> Table:
+    """A run's stages; the artifacts by their names in the run's directory, which the title names.
+
+    Args:
+        rows: `stage`, `state`, `made` (ISO 8601), `seconds` and `artifact` of each.
+    """
+    table = table_of(("stage", "state", "made", "took", "artifact"), right=("took",), title=place)
+    for row in rows:
+        made = (row["made"] or "").replace("T", " ")[:16]  # to the minute
+        took = duration(row["seconds"]) if row["seconds"] is not None else ""
+        table.add_row(row["stage"], row["state"], made, took, Path(row["artifact"]).name)
     return table

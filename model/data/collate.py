@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.data.shards import Rows
-from pipeline.core.ragged import offsets_of
+from model.data.batch import LAYOUT, Batch
+from model.data.layouts import MULTIPLE, Kind, Sequences, make_layout
+from model.data.rows import MaskedRows
 from pipeline.dataset.schema import NO_PAIR
 
-Batch = dict[str, torch.Tensor]
-MULTIPLE = 16  # lengths are rounded up to it: few distinct shapes, and full tiles in the matrix units
 # Masked positions too. On a CPU every new shape costs the building of a kernel, milliseconds and megabytes that are kept:
 # with a number of its own in each batch, a BERT-tiny trained at half its speed in five times the memory.
 PREDICTIONS = 64
 
 
-def collate(rows: Rows, *, pad: int, longest: int, fixed_predictions: int | None = None) -> Batch:
+def collate(rows: MaskedRows, *, pad: int, longest: int, fixed_predictions: int | None = None, layout: Kind = "rows") -> Batch:
     """Lay the masks over B rows and pad them to one length.
 
     Args:
@@ -29,13 +28,14 @@ def collate(rows: Rows, *, pad: int, longest: int, fixed_predictions: int | None
         pad: the id that fills rows up.
         longest: the most tokens that a row of the dataset has.
         fixed_predictions: for compiled models: every batch is `longest` long and has this many masked positions a row.
+        layout: how tokens shall lie on their way through the layers; see `model.data.layouts`.
 
     Returns:
         input_ids int64 [B, L] masked; attention_mask bool [B, L]; token_type_ids int64 [B, L]; masked_positions int64 [M],
         indices into the flattened B * L; masked_labels int64 [M], -100 for filler; pair_labels int64 [B], -100 for none.
-        M is a multiple of `PREDICTIONS`, or fixed; what is too many is filler. Of packed rows also sequence_starts, int32
-        [S + 1]: where each sequence of each row begins among the batch's real tokens (`input_ids[attention_mask]`, row
-        after row), and how many these are: what kernels of variable length call cu_seqlens. token_type_ids are then 0.
+        M is a multiple of `PREDICTIONS`, or fixed; what is too many is filler. Of packed rows also sequence_first, bool [B, L],
+        true where a sequence begins; their token_type_ids are 0. Beside the tensors stands the layout, unless rows are padded
+        and one sequence each.
     """
     count = len(rows.lengths)
     padded = -(-int(rows.lengths.max()) // MULTIPLE) * MULTIPLE
@@ -60,12 +60,15 @@ def collate(rows: Rows, *, pad: int, longest: int, fixed_predictions: int | None
         "masked_labels": labels,
         "pair_labels": rows.pair_labels,
     }
-    if rows.boundary_counts is not None:
-        starts = offsets_of(rows.lengths)
-        inside = np.repeat(starts[:-1], rows.boundary_counts) + rows.boundaries
-        arrays["sequence_starts"] = np.append(inside, starts[-1]).astype(np.int32)
+    sequences = Sequences.of(rows, length)
+    if sequences.several:
+        first = np.zeros(count * length, np.bool_)
+        first[sequences.first] = True
+        arrays["sequence_first"] = first.reshape(count, length)
         arrays["token_type_ids"] = np.zeros_like(input_ids)
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    batch: Batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    lies = make_layout(layout, sequences)
+    return batch if lies is None else {**batch, LAYOUT: lies}
 
 
 def blank(*, pad: int, length: int = MULTIPLE, predictions: int = 1) -> Batch:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.data.shards import Rows, with_masks
+from model.data.rows import MaskedRows
 from pipeline.core import storage
 from pipeline.core.errors import UsageError
 from pipeline.core.ragged import I64, offsets_of, ranges
@@ -48,20 +48,20 @@ class Fresh:
         counts = read_unigrams(storage.join(dataset, UNIGRAMS)) if config.random_from == "corpus" else None
         return cls(seed=info.seed, config=config, table=TokenTable.of(tokenizer, counts))
 
-    def __call__(self, rows: Rows, copies: I64) -> Rows:
+    def __call__(self, rows: MaskedRows, copies: I64) -> MaskedRows:
         """The same rows under masks number `copies`: int64 [B]."""
-        batch = UnmaskedRows(
+        unmasked = UnmaskedRows(
             keys=row_keys(self.seed, rows.documents, rows.sentences),
             input_ids=rows.ids,
             offsets=offsets_of(rows.lengths),
             segment_start=rows.segment_start,
         )
         numbers, which = np.unique(copies, return_inverse=True)
-        masks = draw_masks(batch, self.config, self.table, numbers)
+        masks = draw_masks(unmasked, self.config, self.table, numbers)
         wanted = np.arange(len(copies)) * len(numbers) + which
         counts = np.diff(masks.offsets)[wanted]
         index = ranges(masks.offsets[:-1][wanted], counts)
-        return with_masks(rows, masks.positions[index], masks.input_ids[index], counts)
+        return rows.with_masks(masks.positions[index], masks.input_ids[index], counts)
 
     def most(self, length: int) -> int:
         """The most predictions of a row of at most `length` tokens."""

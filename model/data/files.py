@@ -1,13 +1,8 @@
-"""Dataset shards' record batches as flat buffers at known addresses, so that numpy gathers rows out of any of them at once.
-
-A shard without compression is a memory map, and its buffers are found the first time that a row of their record batch is asked
-for. Of a compressed one the record batches asked for are unpacked, and the last ones kept, within `CACHE_BYTES`.
-"""
+"""A dataset shard, opened: what it says of itself, and the flat buffers of its record batches."""
 
 from __future__ import annotations
 
-import ctypes
-from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +14,6 @@ from pipeline.core.errors import DataError
 from pipeline.core.ragged import I64
 from pipeline.dataset.schema import DatasetInfo, ShardLayout, dataset_schema
 
-CACHE_BYTES = 256 << 20  # of unpacked record batches
 MASKS = "masks"
 
 # The flat buffers of a record batch: what is read of a row lies at known places of them.
@@ -28,16 +22,22 @@ REPLACEMENT_OFFSETS, REPLACEMENTS, DOCUMENTS, SENTENCES, BOUNDARY_OFFSETS, BOUND
 BUFFERS = 14
 
 
-_PAGE, _ADDRESSES = 1 << 12, 1 << 48
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Where the values of one record batch are.
 
-
-def memory(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """This process's memory as one flat array: the element at address a is number (a - page) / itemsize.
-
-    Indexing it is how one numpy call reads from many mapped files. Every index must be known to lie in a living buffer.
+    Attributes:
+        arrays: by buffer, the array that its values lie in: the whole file's bytes where the shard is not compressed, which all of
+            its record batches then share, else the buffer's own.
+        begins: int64 [BUFFERS], where in its array each buffer begins.
+        sizes: int64 [BUFFERS], how many elements it has; 0 where there is none.
+        unpacked: the bytes that were unpacked for it; 0 where it is mapped.
     """
-    raw = np.ctypeslib.as_array((ctypes.c_uint8 * (_ADDRESSES - _PAGE)).from_address(_PAGE))
-    return raw.view(dtype)
+
+    arrays: list[npt.NDArray[Any]]
+    begins: I64
+    sizes: I64
+    unpacked: int
 
 
 class ShardFile:
@@ -60,6 +60,8 @@ class ShardFile:
             self.layout = ShardLayout.from_schema(self._reader.schema, file)
             self.dtypes = _dtypes(self._reader.schema, self.info)
             self.rows, self.bins = self._count()
+            views = {dtype: _array(self._buffer, dtype) for dtype in set(self.dtypes)}
+            self._arrays = [views[dtype] for dtype in self.dtypes]
             if not masks:
                 names = self._reader.schema.names
                 self._reader = self._open([number for number, name in enumerate(names) if name != MASKS])
@@ -86,90 +88,48 @@ class ShardFile:
             )
         return sizes, bins
 
-    def buffers(self, number: int) -> tuple[list[pa.Buffer | None], I64, bool]:
-        """The flat buffers of a record batch, the elements in each, and whether they were unpacked (and not mapped).
+    def record_batch(self, number: int) -> RecordBatch:
+        """The record batch of that number.
 
         Raises:
-            DataError: the record batch is damaged.
+            DataError: it is damaged.
         """
         try:
             batch = self._reader.get_batch(number)
             batch.validate()
             if batch.num_rows != self.rows[number]:
                 raise ValueError(f"record batch {number} has {batch.num_rows} rows, the layout says {self.rows[number]}")
-            found, least = _buffers(batch)
-            sizes = [0 if b is None else b.size // dtype.itemsize for b, dtype in zip(found, self.dtypes, strict=True)]
+            buffers, least = _buffers(batch)
+            sizes = [0 if b is None else b.size // dtype.itemsize for b, dtype in zip(buffers, self.dtypes, strict=True)]
             if (np.array(sizes) < least).any():
                 raise ValueError(f"record batch {number} lacks values")
-            if any(b is not None and b.address % dtype.itemsize for b, dtype in zip(found, self.dtypes, strict=True)):
-                raise ValueError(f"record batch {number} is not aligned")
+            return self._mapped(buffers, np.array(sizes, np.int64)) or self._unpacked(buffers, np.array(sizes, np.int64))
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{self.file} is damaged or no dataset shard ({error}); make the dataset again") from error
-        start, end = self._buffer.address, self._buffer.address + self._buffer.size
-        filled = [buffer for buffer in found if buffer is not None and buffer.size]
-        return found, np.array(sizes, np.int64), any(not start <= buffer.address < end for buffer in filled)
+
+    def _mapped(self, buffers: list[pa.Buffer | None], sizes: I64) -> RecordBatch | None:
+        """As places in the file; None where a buffer is not in it."""
+        begins = np.zeros(BUFFERS, np.int64)
+        for place, buffer in enumerate(buffers):
+            if buffer is None or not buffer.size:
+                continue
+            at = buffer.address - self._buffer.address
+            if at < 0 or at + buffer.size > self._buffer.size:
+                return None
+            begins[place], rest = divmod(at, self.dtypes[place].itemsize)
+            if rest:
+                raise ValueError("a buffer is not aligned")
+        return RecordBatch(self._arrays, begins, sizes, 0)
+
+    def _unpacked(self, buffers: list[pa.Buffer | None], sizes: I64) -> RecordBatch:
+        arrays = [_array(buffer, dtype) for buffer, dtype in zip(buffers, self.dtypes, strict=True)]
+        return RecordBatch(arrays, np.zeros(BUFFERS, np.int64), sizes, sum(array.nbytes for array in arrays))
 
 
-class Buffers:
-    """Where the buffers of all record batches of some shards are, found as they are asked for.
-
-    Attributes:
-        files: the shards.
-        file_of: int64 [batches], which shard a record batch is of.
-        begins: int64 [batches, BUFFERS], where each buffer begins, as an index into `memory` of its dtype; 0: there is none.
-        sizes: int64 [batches, BUFFERS], how many elements it has.
-    """
-
-    def __init__(self, files: list[ShardFile]) -> None:
-        counts = [len(opened.rows) for opened in files]
-        self.files = files
-        self.file_of = np.repeat(np.arange(len(counts)), counts)
-        self._number = np.concatenate([np.zeros(0, np.int64), *(np.arange(count) for count in counts)])
-        self.begins = np.zeros((sum(counts), BUFFERS), np.int64)
-        self.sizes = np.zeros((sum(counts), BUFFERS), np.int64)
-        self._found = np.zeros(sum(counts), np.bool_)
-        self._unpacked: OrderedDict[int, tuple[list[pa.Buffer | None], int]] = OrderedDict()
-        self._bytes = 0
-
-    def find(self, batches: I64) -> None:
-        """Make sure that these record batches are found; unpacked ones stay until the next call."""
-        if self._found[batches].all() and not self._unpacked:
-            return
-        wanted = np.unique(batches).tolist()
-        for batch in wanted:
-            if not self._found[batch]:
-                self._find(batch)
-            elif batch in self._unpacked:
-                self._unpacked.move_to_end(batch)
-        while self._bytes > CACHE_BYTES and len(self._unpacked) > len(wanted):
-            batch, (_, size) = self._unpacked.popitem(last=False)
-            self._found[batch], self._bytes = False, self._bytes - size
-
-    def _find(self, batch: int) -> None:
-        opened = self.files[int(self.file_of[batch])]
-        buffers, sizes, unpacked = opened.buffers(int(self._number[batch]))
-        self.begins[batch] = [
-            0 if buffer is None or not buffer.size else (buffer.address - _PAGE) // dtype.itemsize
-            for buffer, dtype in zip(buffers, opened.dtypes, strict=True)
-        ]
-        self.sizes[batch], self._found[batch] = sizes, True
-        if unpacked:
-            size = sum(buffer.size for buffer in buffers if buffer is not None)
-            self._unpacked[batch] = buffers, size
-            self._bytes += size
-
-    def most_predictions(self, memories: list[npt.NDArray[Any]]) -> int:
-        """The most predicted positions that a row has in any copy. Reads every offset once."""
-        most = 0
-        for batch in range(len(self.begins)):
-            self.find(np.array([batch]))
-            masks, lists = self.begins[batch, [MASK_OFFSETS, POSITION_OFFSETS]].tolist()
-            rows = int(self.files[int(self.file_of[batch])].rows[self._number[batch]])
-            if masks and lists:
-                count = min(int(memories[MASK_OFFSETS][masks + rows]) + 1, int(self.sizes[batch, POSITION_OFFSETS]))
-                offsets = memories[POSITION_OFFSETS][lists : lists + max(0, count)]
-                most = max(most, int(np.diff(offsets).max(initial=0)))
-        return most
+def _array(buffer: pa.Buffer | None, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The buffer's values, without a copy; a single 0 where there are none, so that place 0 can always be read."""
+    count = 0 if buffer is None else buffer.size // dtype.itemsize
+    return np.zeros(1, dtype) if buffer is None or not count else np.frombuffer(buffer, dtype, count)
 
 
 def _bytes_of(file: str) -> pa.Buffer:

@@ -1,4 +1,4 @@
-"""One thread that prepares what is needed next, so that the model never waits for the collator."""
+"""Items prepared ahead by a thread: while the model is busy with one batch, the next ones are read, collated and pinned."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Generic, TypeVar
 
+import torch
+
+from model.data.batch import Batch, pin
+
 Item = TypeVar("Item")
 _POLL_SECONDS = 0.1
+
+
+def prefetched(batches: Iterable[Batch], device: torch.device) -> Prefetch[Batch]:
+    """The batches, made ahead and pinned where `device` is a GPU. They are moved there by whoever runs the model."""
+    return Prefetch(pin(batch, device) for batch in batches)
 
 
 class Prefetch(Generic[Item]):

@@ -6,6 +6,7 @@ Shapes: B batch, L length, D model, V vocabulary, M masked positions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,13 +41,12 @@ class PretrainingModel(nn.Module):
         self.masked_lm = masked_lm
         self.pair = pair
 
-    def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """The logits of the heads, and hidden states.
 
         Args:
             batch: input_ids and token_type_ids int64 [B, L]; attention_mask bool [B, L]; masked_positions int64 [M],
-                indices into the flattened B * L; sequence_starts int32 [S + 1] where rows hold several sequences. Labels are not
-                looked at.
+                indices into the flattened B * L; layout, as for `Encoder.forward`, or none. Labels are not looked at.
 
         Returns:
             `mlm_logits` [M, V], at the masked positions alone, which saves a fifth of BERT-base's arithmetic; `pair_logits` [B, 2]
@@ -62,7 +62,7 @@ class PretrainingModel(nn.Module):
         outputs = self.logits(dict(zip(places, states, strict=True)), batch)
         return {**outputs, "hidden": hidden} if self.everywhere else outputs
 
-    def places(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def places(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """What the heads read: by name, int64 positions among the flattened B * L."""
         found = {"masked": batch["masked_positions"]}
         if self.pair is not None:
@@ -70,16 +70,19 @@ class PretrainingModel(nn.Module):
             found["first"] = torch.arange(0, rows * length, length, device=batch["input_ids"].device)
         return found
 
-    def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """The heads' logits. Args: states: by the names of `places`, float [P, D] each; batch: as for `forward`."""
         outputs = {"mlm_logits": self.masked_lm(states["masked"], self.encoder.embeddings.word.weight)}
         if self.pair is not None and self.pooler is not None:
             outputs["pair_logits"] = self.pair(self.pooler(states["first"][:, None]))
         return outputs
 
-    def encode(self, batch: Mapping[str, Tensor], wanted: Tensor | None = None) -> Tensor:
+    def encode(self, batch: Mapping[str, Any], wanted: Tensor | None = None) -> Tensor:
         """The hidden states of a batch, float [B, L, D], or [P, D] at the wanted positions among the flattened B * L."""
-        hidden: Tensor = self.encoder(
-            batch["input_ids"], batch.get("attention_mask"), batch["token_type_ids"], batch.get("sequence_starts"), wanted
-        )
-        return hidden
+        return encoded(self.encoder, batch["input_ids"], batch, wanted)
+
+
+def encoded(encoder: nn.Module, ids: Tensor, batch: Mapping[str, Any], wanted: Tensor | None = None) -> Tensor:
+    """What an encoder makes of a batch with these ids: float [B, L, D], or [P, D] at the wanted positions."""
+    hidden: Tensor = encoder(ids, batch.get("attention_mask"), batch["token_type_ids"], batch.get("layout"), wanted)
+    return hidden

@@ -1,6 +1,6 @@
 """The table of model families. A family is a folder and one row here; what is in the folder goes by these names:
 
-    config.py    CONFIG, the class of its configs: what it has to say beside `ModelConfig`, or says otherwise
+    config.py    CONFIG, the class of its configs: its `family`, and what it has to say beside `ModelConfig`, or says otherwise
     model.py     new_model(config), its pretraining model; new_pooler(config), what fine-tuning puts between encoder and
                  classifier; of a family that learns from a teacher, first_weights(config, teacher, state) too
     presets.py   PRESETS, its named sizes; one of them is NAME-tiny, of 2 layers and a width of 128
@@ -64,5 +64,5 @@ def config_class(family: str) -> type[ModelConfig]:
 
 def _package(family: str) -> str:
     if family not in FAMILIES:
-        raise UsageError(f"family ({family!r}) is no model family; {did_you_mean(str(family), FAMILIES)}")
+        raise UsageError(f"model family ({family!r}) is unknown; {did_you_mean(str(family), FAMILIES)}")
     return FAMILIES[family]

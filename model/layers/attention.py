@@ -89,10 +89,7 @@ class SelfAttention(nn.Module):
 
 
 def taken(hidden: Tensor, chosen: Tensor | None) -> Tensor:
-    """The states at flat positions: [..., D] to [P, D]; None: all, as they are.
-
-    By `index_select`, whose gradient is added up in place; that of indexing sorts the positions first.
-    """
+    """The states at flat positions: [..., D] to [P, D]; None: all, as they are."""
     return hidden if chosen is None else hidden.flatten(0, -2).index_select(0, chosen)
 
 

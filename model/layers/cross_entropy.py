@@ -61,4 +61,4 @@ class _InRows(torch.autograd.Function):
     @staticmethod
     def backward(context, upstream: Tensor, _: Tensor | None):  # type: ignore[no-untyped-def]
         (gradient,) = context.saved_tensors
-        return gradient.mul_(upstream.to(gradient.dtype)), None  # in place: a second backward pass would be told so
+        return gradient.mul_(upstream), None  # in place: a second backward pass would be told so

@@ -8,6 +8,9 @@ Shapes: B batch, L length, D model, N heads, H per head, G most global tokens of
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -15,30 +18,58 @@ from model.layers.attention import SelfAttention, once_cast, taken
 from model.layers.attention_kernels import around, attend, attend_chunks, attention_maps
 from model.layers.layout import Layout, Pattern, Rows, additive, chunked, neighbours
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class LongRows(Rows):
     """Rows some of whose tokens are global.
 
     Args:
         shape, real, maps: as for `Rows`.
-        everywhere: bool [B, L], true at global tokens; None: there are none.
+        everywhere: bool [B, L], true at global tokens.
+        places: int64 [B, G], where in its row each of them is, and whatever other places to fill up behind.
+        filled: bool [B, G], false where that is.
     """
 
     def __init__(
-        self, shape: tuple[int, int], real: Tensor | None, everywhere: Tensor | None, maps: list[Tensor] | None = None
+        self,
+        shape: tuple[int, int],
+        real: Tensor | None,
+        everywhere: Tensor,
+        places: Tensor,
+        filled: Tensor,
+        maps: list[Tensor] | None = None,
     ) -> None:
-        super().__init__(shape, real, None, maps)
-        self.everywhere = everywhere
-        if everywhere is None:
-            return
+        super().__init__(shape, real, maps=maps)
+        self.everywhere, self.places, self.filled = everywhere, places, filled
+
+    @classmethod
+    def first(cls, shape: tuple[int, int], real: Tensor | None, device: torch.device) -> LongRows:
+        """Rows whose first tokens are global."""
+        everywhere = torch.zeros(shape, dtype=torch.bool, device=device)
+        everywhere[:, 0] = True
         if real is not None:
             everywhere = everywhere & real
-        self.everywhere = everywhere
+        return cls(shape, real, everywhere, torch.zeros(shape[0], 1, dtype=torch.int64, device=device), everywhere[:, :1])
+
+    @classmethod
+    def marked(cls, shape: tuple[int, int], real: Tensor | None, everywhere: Tensor) -> LongRows:
+        """Rows whose tokens are global where `everywhere`, bool [B, L], says so. It waits for the device once, to count them."""
+        if real is not None:
+            everywhere = everywhere & real
         count = everywhere.sum(1)
         most = int(count.max()) if count.numel() else 0
-        # the places of each row's global tokens first, whatever others to fill up behind them
-        self.places = everywhere.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        self.filled = torch.arange(most, device=everywhere.device) < count[:, None]
+        places = everywhere.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        filled = torch.arange(most, device=everywhere.device) < count[:, None]
+        return cls(shape, real, everywhere, places, filled)
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+        real = None if self.real is None else change(self.real)
+        return type(self)(self.shape, real, change(self.everywhere), change(self.places), change(self.filled), self.maps)
+
+    def recording(self, maps: list[Tensor]) -> LongRows:
+        return LongRows(self.shape, self.real, self.everywhere, self.places, self.filled, maps)
 
 
 class GlobalAttention(SelfAttention):
@@ -60,7 +91,7 @@ class GlobalAttention(SelfAttention):
         """Args: hidden: float [B, L, D]; layout: `LongRows`, or any other for no global tokens; chosen: as for `SelfAttention`.
         Returns: float [B, L, D] or [P, D].
         """
-        if not isinstance(layout, LongRows) or layout.everywhere is None or not layout.places.shape[1]:
+        if not isinstance(layout, LongRows) or not layout.places.shape[1]:
             return super().forward(hidden, layout, chosen)
         dropout = self.dropout if self.training else 0.0
         hidden = once_cast(hidden)
@@ -94,7 +125,6 @@ def _windowed(query: Tensor, key: Tensor, value: Tensor, layout: LongRows, width
 
 def _bias(layout: LongRows, width: int, chunks: int, dtype: torch.dtype) -> Tensor:
     """[B, C, 1, W, G + 3W]: the global tokens, then the window, in which they do not count again."""
-    assert layout.everywhere is not None
     place = torch.arange(layout.shape[1], device=layout.everywhere.device)[None]
     offset = neighbours(place, width, chunks)[:, :, None, :] - chunked(place, width, chunks)[:, :, :, None]
     local = ~layout.everywhere if layout.real is None else layout.real & ~layout.everywhere
@@ -107,7 +137,6 @@ def _bias(layout: LongRows, width: int, chunks: int, dtype: torch.dtype) -> Tens
 
 def _maps(query: Tensor, key: Tensor, chosen: Tensor, keys: Tensor, layout: LongRows, pattern: Pattern) -> Tensor:
     """The probabilities as one [B, N, L, L], those of global tokens by their own projections. For analysis: not linear in L."""
-    assert layout.everywhere is not None
     place = torch.arange(layout.shape[1], device=query.device)
     seen = pattern.visible(place - place[:, None])
     assert seen is not None

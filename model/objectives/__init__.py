@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from model.layers.batch import Batch
-from pipeline.core.errors import UsageError, did_you_mean
-from pipeline.core.registry import load
+from pipeline.core.errors import UsageError
+from pipeline.core.registry import find
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,12 +89,7 @@ def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
     Raises:
         UsageError: a name is unknown.
     """
-    found: list[Objective] = []
-    for name in names:
-        if name not in OBJECTIVES:
-            raise UsageError(f"objective ({name!r}) is unknown; {did_you_mean(name, OBJECTIVES)}")
-        found.append(load(f"{OBJECTIVES[name]}:OBJECTIVE"))
-    return tuple(found)
+    return tuple(find(OBJECTIVES, name, "objective").OBJECTIVE for name in names)
 
 
 def choose(

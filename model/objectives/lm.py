@@ -8,7 +8,6 @@ from torch import Tensor
 
 from model.layers.batch import IGNORE, Batch
 from model.layers.cross_entropy import summed_cross_entropy
-from model.layers.layout import begins
 from model.layers.unmask import unmask
 from model.objectives import LossSum, Objective, Outputs
 
@@ -32,10 +31,8 @@ def count(batch: Batch) -> int:
 
 def _targets(batch: Batch) -> Tensor:
     """Which tokens are named from those before: all but the first of a sequence, bool [B, L - 1]."""
-    real = batch["attention_mask"]
-    if "sequence_starts" in batch:
-        real = real & ~begins(batch["sequence_starts"], real)
-    return real[:, 1:]
+    real = batch["attention_mask"][:, 1:]
+    return real & ~batch["sequence_first"][:, 1:] if "sequence_first" in batch else real
 
 
 OBJECTIVE = Objective(name="lm", score=score, count=count, chance=math.log, head="lm")

@@ -65,15 +65,15 @@ class Classification(Task[LabelledTexts, Probabilities]):
     def network(self, backbone: Backbone, config: ModelConfig, meaning: Meaning, dropout: float) -> nn.Module:
         return SequenceClassifier(backbone.encoder, backbone.pooler, config.hidden_size, len(meaning["labels"]), dropout)
 
-    def count(self, batch: Mapping[str, Tensor]) -> int:
+    def count(self, batch: Mapping[str, Any]) -> int:
         return len(batch["labels"])
 
-    def loss(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> Loss:
+    def loss(self, outputs: Tensor, batch: Mapping[str, Any]) -> Loss:
         labels = batch["labels"]
         total = nn.functional.cross_entropy(outputs, labels, reduction="sum")
         return Loss(total=total, correct=(outputs.argmax(dim=-1) == labels).sum())
 
-    def answers(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> Sequence[Any]:
+    def answers(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
         """Probabilities [labels] of each example."""
         del batch
         return list(torch.softmax(outputs, dim=-1).cpu().numpy())

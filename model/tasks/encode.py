@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from model.tasks.task import Batch, Ints
+from model.data.batch import LAYOUT, Batch
+from model.data.layouts import Kind, Sequences, make_layout
+from model.tasks.task import Ints
 from pipeline.core import random_keys
 from pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -43,11 +45,12 @@ class TextSamples:
     def lengths(self) -> Ints:
         return np.array([len(sequence) for sequence in self.sequences], dtype=np.int64)
 
-    def batch(self, chosen: Sequence[int] | Ints) -> Batch:
+    def batch(self, chosen: Sequence[int] | Ints, layout: Kind = "rows") -> Batch:
         """The samples of these numbers, padded to the longest of them.
 
         Returns:
-            input_ids int64 [B, L], attention_mask bool [B, L], token_type_ids int64 [B, L], and the targets.
+            input_ids int64 [B, L], attention_mask bool [B, L], token_type_ids int64 [B, L], and the targets; beside them the
+            layout, as `model.data.collate` makes it.
         """
         lengths = np.array([len(self.sequences[i]) for i in chosen], dtype=np.int64)
         ids = np.full((len(chosen), lengths.max()), self.pad, dtype=np.int64)
@@ -58,7 +61,9 @@ class TextSamples:
         segments = (places >= self.second[chosen][:, None]) & real
         arrays = {"input_ids": ids, "attention_mask": real, "token_type_ids": segments.astype(np.int64)}
         arrays |= {name: target[chosen] for name, target in self.targets.items()}
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        batch: Batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        made = make_layout(layout, Sequences.alone(lengths, ids.shape[1]))
+        return batch if made is None else {**batch, LAYOUT: made}
 
 
 def encode(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from model.data.batch import LAYOUT
 from model.families.config import ModelConfig
 from model.families.models import is_backbone, new_backbone, restore_backbone
 from model.layers.heads import initialize
@@ -28,9 +29,9 @@ class SequenceClassifier(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(hidden_size, num_labels)
 
-    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Logits, fp32 [B, labels], of a batch as `TextSamples.batch` makes it."""
-        hidden = self.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+        hidden = self.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], batch.get(LAYOUT))
         logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, batch["attention_mask"])))
         return logits.float()
 

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from model.data.layouts import Kind, layout_for
 from model.tasks.source import BLANK
 from model.tasks.task import Task
 from model.train.interfaces import Trained
-from model.train.precision import Precision, autocast
+from model.train.precision import DTYPES, Precision, autocast
 
 
 class TaskObjective(Trained):
@@ -19,29 +20,32 @@ class TaskObjective(Trained):
 
     Attributes:
         task: whose network and loss it is.
+        layout: of the batches that suit the network on its device, see `model.data.layouts`.
 
     Args:
         model: the task's network.
         precision: of the forward pass.
+        device: what it will run on.
     """
 
     names = ("train",)
 
-    def __init__(self, task: Task[Any, Any], model: nn.Module, precision: Precision) -> None:
+    def __init__(self, task: Task[Any, Any], model: nn.Module, precision: Precision, device: torch.device) -> None:
         super().__init__()
         self.model = model
         self.task, self._precision = task, precision
+        self.layout: Kind = layout_for([model], device, DTYPES[precision])
 
-    def targets(self, batch: Mapping[str, Tensor]) -> list[int]:
+    def targets(self, batch: Mapping[str, Any]) -> list[int]:
         return [0 if BLANK in batch else self.task.count(batch)]
 
-    def loss(self, batch: Mapping[str, Tensor], counts: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
         found = self.task.loss(self.predict(batch), batch)
         real = 0.0 if BLANK in batch else 1.0
         figures = torch.stack([found.total.detach().double(), found.correct.double()])[:, None]
         return real * found.total / counts[0], real * figures
 
-    def predict(self, batch: Mapping[str, Tensor]) -> Any:
+    def predict(self, batch: Mapping[str, Any]) -> Any:
         """The network's outputs."""
         with autocast(self._precision, batch["input_ids"].device.type):
             return self.model(batch)

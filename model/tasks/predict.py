@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import distributed
 
+from model.data.batch import move
+from model.data.prefetch import prefetched
 from model.tasks.encode import evaluation_batches
 from model.tasks.objective import TaskObjective
 from model.tasks.task import Samples
@@ -33,18 +35,19 @@ def predict(
     """
     training = objective.training
     batches = evaluation_batches(samples.lengths)
+    numbers = range(world.rank, world.rank + len(batches), world.size)  # every rank runs the network as often as the others
+    chosen = [batches[min(number, len(batches) - 1)] for number in numbers]
     own: list[tuple[int, Any]] = []
     objective.eval()
     try:
-        for first in range(0, len(batches), world.size):  # every rank runs the network as often as the others
-            if world.total([int(stop_asked())])[0]:
-                raise Interrupted
-            number = first + world.rank
-            chosen = batches[min(number, len(batches) - 1)]
-            batch = {name: tensor.to(world.device) for name, tensor in samples.batch(chosen).items()}
-            outputs = objective(batch)
-            if number < len(batches):
-                own += zip(chosen.tolist(), objective.task.answers(outputs, batch), strict=True)
+        with prefetched((samples.batch(part, objective.layout) for part in chosen), world.device) as made:
+            for number, part, batch in zip(numbers, chosen, made, strict=True):
+                if world.total([int(stop_asked())])[0]:
+                    raise Interrupted
+                moved = move(batch, world.device)
+                outputs = objective(moved)
+                if number < len(batches):
+                    own += zip(part.tolist(), objective.task.answers(outputs, moved), strict=True)
     finally:
         objective.train(training)
     found = dict(_gathered(own, world))

@@ -8,9 +8,11 @@ from itertools import accumulate
 import numpy as np
 import torch
 
+from model.data.batch import Batch
+from model.data.layouts import Kind
 from model.data.sampler import share
 from model.tasks.encode import training_batches
-from model.tasks.task import Batch, Ints, Samples
+from model.tasks.task import Ints, Samples
 from model.train.interfaces import MicroBatch, Work
 
 BLANK = "blank"  # an entry of a batch that counts for nothing
@@ -24,11 +26,13 @@ class Epochs:
     Args:
         batch_size: samples a step, over all ranks.
         micro_batch: the most samples at once.
+        layout: of the batches, see `model.data.layouts`.
     """
 
-    def __init__(self, samples: Samples, *, batch_size: int, seed: int, micro_batch: int) -> None:
+    def __init__(self, samples: Samples, *, batch_size: int, seed: int, micro_batch: int, layout: Kind = "rows") -> None:
         self._samples, self._lengths = samples, samples.lengths
         self._batch_size, self._seed, self._micro_batch = batch_size, seed, micro_batch
+        self._layout: Kind = layout
         self._orders: dict[int, tuple[list[Ints], list[int]]] = {}
         self.steps_per_epoch = -(-len(samples) // batch_size)
 
@@ -51,10 +55,10 @@ class Epochs:
 
     def blank(self) -> Batch:
         """A batch whose loss and gradient are 0."""
-        return {**self._samples.batch(np.zeros(1, dtype=np.int64)), BLANK: torch.ones(())}
+        return {**self._samples.batch(np.zeros(1, dtype=np.int64), self._layout), BLANK: torch.ones(())}
 
     def _batch(self, chosen: Ints) -> Batch:
-        return self._samples.batch(chosen) if len(chosen) else self.blank()
+        return self._samples.batch(chosen, self._layout) if len(chosen) else self.blank()
 
     def _chosen(self, step: int) -> tuple[Ints, int]:
         """The samples of a step, and the number of the first of them, counted over the whole run."""

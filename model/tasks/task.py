@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from model.data.batch import Batch
+from model.data.layouts import Kind
 from model.families.config import ModelConfig
 from model.families.models import Backbone
 from pipeline.core.errors import UsageError
 from pipeline.tokenizer.tokenizer import Tokenizer
 
 Ints = npt.NDArray[np.int64]
-Batch = dict[str, Tensor]
 Meaning = Mapping[str, Any]  # what a trained network's outputs mean, as JSON: it goes into the checkpoint
 Figures = dict[str, float]
 
@@ -62,8 +63,11 @@ class Samples(Protocol):
     def truncated(self) -> int: ...
     def __len__(self) -> int: ...
 
-    def batch(self, chosen: Sequence[int] | Ints) -> Batch:
-        """The samples of these numbers as the network reads them, on the CPU; with what the loss needs, where that is known."""
+    def batch(self, chosen: Sequence[int] | Ints, layout: Kind) -> Batch:
+        """The samples of these numbers as the network reads them, on the CPU; with what the loss needs, where that is known.
+
+        Args: layout: how the tokens lie on their way through the encoder, see `model.data.layouts`.
+        """
         ...
 
 
@@ -137,15 +141,15 @@ class Task(abc.ABC, Generic[E, P]):
         """
 
     @abc.abstractmethod
-    def count(self, batch: Mapping[str, Tensor]) -> int:
+    def count(self, batch: Mapping[str, Any]) -> int:
         """What the loss of a batch is summed over, known before the network runs: its examples, its words …"""
 
     @abc.abstractmethod
-    def loss(self, outputs: Any, batch: Mapping[str, Tensor]) -> Loss:
+    def loss(self, outputs: Any, batch: Mapping[str, Any]) -> Loss:
         """The loss of what the network said to a batch."""
 
     @abc.abstractmethod
-    def answers(self, outputs: Any, batch: Mapping[str, Tensor]) -> Sequence[Any]:
+    def answers(self, outputs: Any, batch: Mapping[str, Any]) -> Sequence[Any]:
         """What of the outputs `decode` needs, one a sample of the batch, in numpy or plain Python: it may travel between ranks."""
 
     @abc.abstractmethod

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from model.data.layouts import WORTH
 from model.data.shards import Shards
 from model.families.config import ModelConfig
-from model.layers.encoder import WORTH
 from model.train.precision import Precision
 from model.train.sizing import approximate_parameters
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
@@ -97,6 +98,11 @@ class PretrainConfig(StageConfig):
         if self.warmup_steps is not None and self.warmup_steps > self.steps:
             raise ValueError(f"warmup_steps ({self.warmup_steps}) is more than steps ({self.steps}); warm up for fewer steps")
         return self
+
+    @classmethod
+    def expand(cls, field: str, value: Any) -> Mapping[str, Any] | None:
+        """A model's name is the preset to start from."""
+        return {"preset": value} if field == "model" and isinstance(value, str) else None
 
     @property
     def peak_learning_rate(self) -> float:

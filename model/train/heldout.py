@@ -13,7 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from model.data.collate import Batch, blank, collate
+from model.data.batch import Batch, move
+from model.data.collate import blank, collate
+from model.data.layouts import Kind
+from model.data.prefetch import prefetched
 from model.data.sampler import share
 from model.data.shards import Shards
 from model.train.distributed import World
@@ -37,7 +40,7 @@ class HeldOut:
     pad: int
     mask: int
     longest: int
-    fixed_predictions: int | None = None
+    layout: Kind = "rows"
 
     def batches(self, world: World) -> list[tuple[int, int]]:
         """This rank's batches as ranges of rows: the same number on every rank, some perhaps empty."""
@@ -51,7 +54,7 @@ class HeldOut:
             return blank(pad=self.pad)
         rows = np.arange(start, stop)
         taken = self.shards.take(rows, np.zeros_like(rows))
-        return collate(taken, pad=self.pad, longest=self.longest, fixed_predictions=self.fixed_predictions)
+        return collate(taken, pad=self.pad, longest=self.longest, layout=self.layout)
 
     def target_counts(self, vocabulary: int) -> I64:
         """How often each id is a target, int64 [V]."""
@@ -106,14 +109,15 @@ def evaluate(
     ones = torch.ones(len(names), device=world.device)
     scoring.eval()
     try:
-        for start, stop in heldout.batches(world):
-            if world.total([int(stop_asked())])[0]:
-                raise Interrupted
-            batch = {**heldout.load(start, stop), "mask_id": mask}
-            sums[2] += torch.tensor(scoring.targets(batch), dtype=torch.float64)
-            _, figures, finer = scoring({name: tensor.to(world.device) for name, tensor in batch.items()}, ones)
-            sums[:2] += figures.cpu()
-            details = finer.cpu() if details is None else details + finer.cpu()
+        loaded = ({**heldout.load(start, stop), "mask_id": mask} for start, stop in heldout.batches(world))
+        with prefetched(loaded, world.device) as batches:
+            for batch in batches:
+                if world.total([int(stop_asked())])[0]:
+                    raise Interrupted
+                sums[2] += torch.tensor(scoring.targets(batch), dtype=torch.float64)
+                _, figures, finer = scoring(move(batch, world.device), ones)
+                sums[:2] += figures.cpu()
+                details = finer.cpu() if details is None else details + finer.cpu()
     finally:
         scoring.train()
     found: dict[str, float] = {}

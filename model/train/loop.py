@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from model import checkpoint
-from model.data.collate import Batch, blank, collate
+from model.data.batch import Batch, move, pin
+from model.data.collate import blank, collate
 from model.data.prefetch import Prefetch
 from model.train import state
 from model.train.compiling import compiling_seconds
@@ -174,11 +175,9 @@ class Trainer:
                     batch = blank(pad=pad)
                 else:
                     rows = setup.train.take(*setup.sampler.locate(np.arange(start, stop)))
-                    batch = collate(rows, pad=pad, longest=setup.info.length, fixed_predictions=fixed)
+                    batch = collate(rows, pad=pad, longest=setup.info.length, fixed_predictions=fixed, layout=setup.layout)
                     tokens += int(rows.lengths.sum())
-                if self.world.device.type == "cuda":
-                    batch = {name: tensor.pin_memory() for name, tensor in batch.items()}
-                batches.append((start, batch))
+                batches.append((start, pin(batch, self.world.device)))
             yield Prepared(
                 batches=batches,
                 tokens=tokens,
@@ -193,8 +192,7 @@ class Trainer:
         figures = torch.zeros(2, len(totals), dtype=torch.float64, device=device)
         for number, (start, batch) in enumerate(prepared.batches):
             torch.manual_seed(int(random_keys.derive(config.seed, _DROPOUT, step, start)))
-            moved = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-            figures += self.engine.backward(moved, counts, last=number + 1 == len(prepared.batches))
+            figures += self.engine.backward(move(batch, device), counts, last=number + 1 == len(prepared.batches))
         rate = config.peak_learning_rate * factor(config.schedule, step, config.steps, config.warmup)
         update = self.engine.step(rate)
         progress.step, progress.tokens, progress.updates = step + 1, progress.tokens + tokens, self.engine.updates

@@ -11,6 +11,7 @@ import torch
 from pipeline.core.errors import UsageError
 
 Precision = Literal["fp32", "bf16"]
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}  # of matrix products
 CPU_FLAGS = ("amx_bf16", "avx512_bf16")  # what the kernel calls the instructions that multiply bf16
 AMPERE = (8, 0)  # the first CUDA capability that does
 
@@ -38,7 +39,7 @@ def autocast(precision: Precision, device_type: str) -> contextlib.AbstractConte
     """The context of a forward pass. Weights, gradients and optimizer stay in fp32 outside of it."""
     if precision == "fp32":
         return contextlib.nullcontext()
-    return torch.autocast(device_type, dtype=torch.bfloat16)
+    return torch.autocast(device_type, dtype=DTYPES[precision])
 
 
 def resolve_device(wanted: str, local_rank: int = 0) -> torch.device:

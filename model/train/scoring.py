@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from model.data.collate import Batch, blank
+from model.data.batch import Batch
+from model.data.collate import blank
 from model.families.pretraining import PretrainingModel
 from model.objectives import objectives, total_loss
 from model.train.precision import Precision, autocast

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from model import checkpoint
+from model.data.layouts import Kind, layout_for
 from model.data.sampler import Sampler
 from model.data.shards import Shards, verify
 from model.data.training import training_order, training_shards
@@ -18,7 +19,7 @@ from model.train.compiling import decide
 from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.heldout import HeldOut
-from model.train.precision import Precision, resolve
+from model.train.precision import DTYPES, Precision, resolve
 from model.train.scoring import Scoring, freeze_unused
 from model.train.start import build as new_network
 from model.train.start import start
@@ -54,6 +55,7 @@ class Setup:
     tokenizer: str
     untrained: bool
     fixed_predictions: int | None
+    layout: Kind
     compiled: bool
     notes: list[str] = field(default_factory=list)
 
@@ -115,6 +117,8 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     unused = freeze_unused(scoring, info.special.pad)
     if unused:
         notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
+    networks = [network, *([teacher.network] if teacher else [])]
+    device, dtype = world.device, DTYPES[precision]
     setup = Setup(
         world=world,
         info=info,
@@ -126,6 +130,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
             pad=info.special.pad,
             mask=info.special.mask,
             longest=info.length,
+            layout=layout_for(networks, device, dtype, packed_rows=info.packed),
         ),
         sampler=training_order(train, config.seed, config.dynamic, config.global_batch, config.length_group),
         plan=plan,
@@ -137,6 +142,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         tokenizer=tokenizer,
         untrained=begin.state is None and not begin.taken,
         fixed_predictions=fixed,
+        layout=layout_for(networks, device, dtype, compiled=compiled, packed_rows=info.packed),
         compiled=compiled,
         notes=notes,
     )

@@ -27,8 +27,10 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 _HASH_BYTES = 1 << 20
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
+# Whose version can change what a stage makes, or how it is run.
 RECORDED_PACKAGES = (
-    "cloze torch deepspeed apache-beam prefect mlflow pyarrow tokenizers numpy transformers sentencex sentencepiece py3langid"
+    "cloze apache-beam backports.zstd deepspeed fastwarc fsspec ftfy lxml mlflow numpy orjson phonenumberslite prefect py3langid py7zr"
+    " pyarrow resiliparse safetensors sentencepiece sentencex tokenizers torch transformers"
 ).split()
 
 

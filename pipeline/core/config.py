@@ -61,6 +61,15 @@ class StageConfig(BaseModel):
         """The fields that say only how the work is looked at."""
         return tuple(name for name in cls.model_fields if is_marked(cls, name, WatchingMark))
 
+    @classmethod
+    def expand(cls, field: str, value: Any) -> Mapping[str, Any] | None:
+        """The mapping that a plain value of a field stands for, so that one key of it can be set; None: it stands for none.
+
+        A class whose field takes a name or a mapping says so, such as `{"preset": value}` of a model's name.
+        """
+        del field, value
+        return None
+
     def identity(self) -> dict[str, Any]:
         """What of the config takes part in the fingerprint: fields that differ from their defaults, without paths and what is for watching."""
         return _identity(self, without=self.path_fields())

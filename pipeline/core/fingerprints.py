@@ -1,6 +1,8 @@
-"""Fingerprints of inputs that are no artifacts: the sha256 of their files, remembered by size and mtime.
+"""Fingerprints of inputs that are no artifacts.
 
-The memory is a small SQLite file in the user's cache directory; without a writable one the files are read again.
+Of a file on a disk it is the sha256 of its bytes, remembered by size and time of change in a small SQLite file in the user's cache
+directory; without a writable one the file is read again. Of a file in a store it is the store's own tag for its content (ETag, MD5 or
+CRC32C), so that nothing is downloaded to find out that nothing is to do; where the store gives none, its bytes are read.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pipeline.core import artifact, storage
 from pipeline.core.errors import DataError
+
+STORE_THREADS = 16  # questions to a store at once
 
 
 def cache_directory() -> Path:
@@ -63,6 +68,16 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
     return hashes
 
 
+def file_fingerprints(paths: Iterable[str]) -> dict[str, str]:
+    """What names the content of each file: its sha256, or of a file in a store what its tag comes to."""
+    names = list(paths)
+    remote = [path for path in names if not storage.is_local(path)]
+    with ThreadPoolExecutor(STORE_THREADS) as pool:
+        tags = dict(zip(remote, pool.map(storage.content_tag, remote), strict=True))
+    tagged = {path: combine([("tag", tag)]) for path, tag in tags.items() if tag is not None}
+    return tagged | file_hashes(path for path in names if path not in tagged)
+
+
 def combine(named: Iterable[tuple[str, str]]) -> str:
     """One hash over (name, hash) pairs, whatever their order."""
     digest = hashlib.sha256()
@@ -82,9 +97,9 @@ def input_fingerprint(path: str) -> str:
     if not storage.exists(path):
         raise DataError(f"{path} does not exist; check the path")
     if not storage.is_dir(path):
-        return file_hashes([path])[path]
+        return file_fingerprints([path])[path]
     names = [name for name in storage.list_files(path) if not any(p.startswith("_") for p in name.split("/"))]
     if not names:
         raise DataError(f"{path} is an empty directory; point to one that holds data")
-    hashes = file_hashes(storage.join(path, name) for name in names)
+    hashes = file_fingerprints(storage.join(path, name) for name in names)
     return combine((name, hashes[storage.join(path, name)]) for name in names)

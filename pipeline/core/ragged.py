@@ -49,11 +49,6 @@ class Ragged:
         """Numbers in each list: int64 [R]."""
         return np.diff(self.offsets)
 
-    def slice(self, first: int, end: int) -> Ragged:
-        """Lists first to end, without a copy of the values."""
-        offsets = self.offsets[first : end + 1]
-        return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-
     def take(self, index: npt.NDArray[Any]) -> Ragged:
         """The lists that `index` names, in its order."""
         lengths = self.lengths[index]

@@ -23,6 +23,12 @@ from fsspec.implementations.local import LocalFileSystem
 from pipeline.core.errors import ClozeError, DataError, UsageError
 
 CHUNK_BYTES = 1 << 20
+_TAGS = (
+    "md5Hash",
+    "crc32c",
+    "ETag",
+    "etag",
+)  # what stores call it; GCS's etag changes with labels too, so its hashes come first
 TEMPORARY = "_tmp-"  # opens the name of a file that is being written
 _CLIENTS = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google")  # whose errors are no OSErrors
 
@@ -259,3 +265,13 @@ def stat(path: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the path") from error
     return info
+
+
+@_as_sentences
+def content_tag(path: str) -> str | None:
+    """What the store that holds the file says of its content without giving it: another text for other bytes. None: it says nothing."""
+    info = stat(path)
+    tag = next((str(info[name]).strip('"') for name in _TAGS if info.get(name)), None)
+    if tag is None or tag.startswith("W/"):  # a weak one may stay while bytes change
+        return None
+    return f"{tag} {info.get('size')}"

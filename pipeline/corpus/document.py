@@ -1,11 +1,12 @@
 """The one thing that passes through the corpus stage: a document, its text already cut into paragraphs.
 
-Readers make it (pipeline/corpus/readers), the functions beside this file map it to a new one or give a reason to drop it.
+Readers make it (pipeline/corpus/readers); steps (pipeline/corpus/steps) map it to a new one or give a reason to drop it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 # Stands where a reader took out something that words cannot replace, such as a formula. A sentence with a hole
 # in it is no sentence any more and is dropped when the text is split. U+E0FF is a private-use character.
@@ -34,3 +35,27 @@ class Document:
     def text(self) -> str:
         """The paragraphs, one a line."""
         return "\n".join(self.paragraphs)
+
+
+def mended(text: str) -> str:
+    """The text with lone surrogates, which no UTF-8 has, replaced by U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def well_formed(document: Document) -> Document:
+    """The document with `mended` names and text, so that it can be written."""
+    fields = (document.id, document.title, *document.paragraphs)
+    if all(text.isascii() or mended(text) is text for text in fields):
+        return document
+    paragraphs = tuple(map(mended, document.paragraphs))
+    return replace(document, id=mended(document.id), title=mended(document.title), paragraphs=paragraphs)
+
+
+def joined(sentences: Iterable[str], starts: Iterable[int]) -> str:
+    """A stored document's text: a space between sentences, a line break between paragraphs."""
+    opening = set(starts) - {0}
+    return "".join(f"\n{text}" if at in opening else f" {text}" if at else text for at, text in enumerate(sentences))

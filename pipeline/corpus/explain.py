@@ -1,7 +1,7 @@
 """`cloze corpus --explain`: what the corpus stage does to one document, step by step.
 
-It runs the stage's own functions in this process and writes nothing that stays. Where the document comes through to the
-search for copies, all sources are read, since a copy may be anywhere.
+It runs the stage's own chain of steps in this process, watches it, and writes nothing that stays. Where the document comes through
+to the search for duplicates, all sources are read, since a duplicate may be anywhere.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import difflib
 import heapq
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -19,25 +20,22 @@ from pipeline.core import random_keys, storage
 from pipeline.core.errors import UsageError
 from pipeline.core.reporting import SILENT, Reporter
 from pipeline.core.shards import HELDOUT, TRAIN
-from pipeline.corpus.dedup import decontaminate, signatures
-from pipeline.corpus.dedup.plan import REASONS, Columns, find_copies
-from pipeline.corpus.document import Document
-from pipeline.corpus.extract import Tasks, as_settings
-from pipeline.corpus.parts import joined, well_formed
-from pipeline.corpus.readers import find_reader
+from pipeline.corpus.config import CorpusConfig
+from pipeline.corpus.dedup import signatures
+from pipeline.corpus.dedup.columns import Columns
+from pipeline.corpus.dedup.plan import REASONS, find_duplicates
+from pipeline.corpus.document import Document, joined
+from pipeline.corpus.extract import ReadSlice, is_heldout, read_documents
+from pipeline.corpus.parts import taken
 from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.schema import CORPUS
-from pipeline.corpus.sources import Part, expand
-from pipeline.corpus.stage import CorpusConfig, reading, task_index
-from pipeline.corpus.steps import sentences
-from pipeline.corpus.steps.chain import build_steps, run_steps
-from pipeline.corpus.steps.result import Result
+from pipeline.corpus.sources import PlannedSlice, plan_reading
+from pipeline.corpus.steps.base import StepResult
+from pipeline.corpus.steps.chain import build_steps, prepare_steps, run_steps
 from pipeline.corpus.text_changes import Change, changes
-from pipeline.corpus.text_config import TextConfig
-from pipeline.corpus.write import taken
 
 NEAREST = 5  # titles, where none is the one
-COPIES = 5  # dropped in favour of the document, that are named
+DUPLICATES = 5  # dropped in favour of the document, that are named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,7 @@ class StepView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class Duplicate:
     """Another document with the same words, or nearly."""
 
     id: str
@@ -88,8 +86,9 @@ class Explanation:
         dropped_sentences: those with a hole in them.
         outcome: `kept`, or the reason of its drop.
         split: train or heldout, if it is kept.
-        copy_of: the document that stays in its stead.
-        copies: of it that are dropped: how many, and the first of them.
+        duplicate_of: the document that stays in its stead.
+        duplicates: of it that are dropped, the first of them.
+        duplicates_in_all: how many there are.
     """
 
     id: str
@@ -104,16 +103,16 @@ class Explanation:
     dropped_sentences: list[str] = field(default_factory=list)
     outcome: str = "kept"
     split: str = ""
-    copy_of: Copy | None = None
-    copies: list[Copy] = field(default_factory=list)
-    copies_in_all: int = 0
+    duplicate_of: Duplicate | None = None
+    duplicates: list[Duplicate] = field(default_factory=list)
+    duplicates_in_all: int = 0
 
 
 class _Watching(Tally):
     """A tally that also counts for the document being read alone."""
 
-    def __init__(self, part: Part, stop: bool) -> None:
-        super().__init__(split=part.split, stop=stop)
+    def __init__(self, one: PlannedSlice, stop: bool) -> None:
+        super().__init__(slice=one.slice, stop=stop)
         self.before: Counter[str] = Counter()
         self.size = 0
 
@@ -139,56 +138,45 @@ def explain(config: CorpusConfig, title: str, report: Reporter = SILENT) -> Expl
         UsageError: there is no such document.
         DataError: a source cannot be read.
     """
-    parts, _ = expand(config.sources)
-    found, raw = _find(config, parts, title, report)
+    slices, _ = plan_reading(config.listed())
+    found, raw = _find(config, slices, title, report)
     with tempfile.TemporaryDirectory(prefix="cloze-explain-") as directory:
-        tasks = task_index(config, storage.join(directory, "tasks.arrow"))
-        document = _steps(config, raw, tasks, found)
-        if document is None:
-            return found
-        text_config = TextConfig(**config.text())
-        split = sentences.split(document.paragraphs, document.language or text_config.fallback_language)
-        found.sentences, found.dropped_sentences = split.texts, list(split.dropped)
-        if not split.texts:
-            found.outcome = "too_short"
-            return found
-        key = random_keys.document_key(raw.id)
-        heldout = float(random_keys.uniform(random_keys.mix(key))) < config.heldout_fraction
-        found.split = HELDOUT if heldout else TRAIN
-        if config.dedup != "none":
-            _look_for_copies(config, parts, tasks, directory, found, report)
+        prepared = prepare_steps(config, directory)
+        if _run_steps(config, prepared, raw, found):
+            key = random_keys.document_key(raw.id)
+            found.split = HELDOUT if is_heldout(key, config.heldout_fraction) else TRAIN
+            if config.dedup != "none":
+                _look_for_duplicates(config, slices, prepared, directory, found, report)
     return found
 
 
-def _find(config: CorpusConfig, parts: list[Part], wanted: str, report: Reporter) -> tuple[Explanation, Document]:
-    settings = as_settings(config.settings())
-    total = float(sum(part.split.size for part in parts))
+def _find(config: CorpusConfig, slices: Sequence[PlannedSlice], wanted: str, report: Reporter) -> tuple[Explanation, Document]:
+    """The document, and what is known of it before the first step."""
+    total = float(sum(one.slice.size for one in slices))
     done, read = 0.0, 0
     dropped: Counter[str] = Counter()
     nearest: list[tuple[float, str]] = []
     lowered = wanted.strip().casefold()
-    for part in sorted(parts, key=lambda part: not wanted.startswith(f"{part.split.kind}/{part.split.name}/")):
-        tally = _Watching(part, settings.stop)
-        for document in map(well_formed, find_reader(part.split.kind).read(part.split, settings, tally)):
+    for one in sorted(slices, key=lambda one: not wanted.startswith(f"{one.slice.kind}/{one.slice.name}/")):
+        tally = _Watching(one, config.on_error == "stop")
+        for document in read_documents(config, tally):
             if document.title.strip().casefold() == lowered or document.id == wanted:
-                return (
-                    Explanation(
-                        id=document.id,
-                        title=document.title,
-                        source=document.source,
-                        file=part.split.path,
-                        raw_bytes=tally.size,
-                        reader=tally.inside(),
-                        paragraphs=list(document.paragraphs),
-                    ),
-                    document,
+                found = Explanation(
+                    id=document.id,
+                    title=document.title,
+                    source=document.source,
+                    file=one.slice.path,
+                    raw_bytes=tally.size,
+                    reader=tally.inside(),
+                    paragraphs=list(document.paragraphs),
                 )
+                return found, document
             matcher = difflib.SequenceMatcher(None, lowered, document.title.casefold())
             if matcher.real_quick_ratio() > 0.6 and matcher.quick_ratio() > 0.6:
                 heapq.heappush(nearest, (matcher.ratio(), document.title))
                 if len(nearest) > NEAREST:
                     heapq.heappop(nearest)
-        done += part.split.size
+        done += one.slice.size
         read += tally.counters["read/documents"]
         dropped.update({name.removeprefix("dropped/"): n for name, n in tally.counters.items() if name.startswith("dropped/")})
         report.progress(done, total, "bytes", {"step": "looking for it"})
@@ -201,65 +189,69 @@ def _find(config: CorpusConfig, parts: list[Part], wanted: str, report: Reporter
     )
 
 
-def _steps(config: CorpusConfig, raw: Document, tasks: Tasks | None, found: Explanation) -> Document | None:
-    """Take the document through the steps, and note each; None if one dropped it."""
+def _run_steps(config: CorpusConfig, prepared: Mapping[str, Any], raw: Document, found: Explanation) -> bool:
+    """Take the document through the stage's steps, and note each. Returns whether it came through."""
 
-    def observe(name: str, before: Document, result: Result, detail: str = "") -> None:
+    def observe(name: str, before: Document, result: StepResult) -> None:
+        if name == "sentences":
+            found.sentences = result.sentences.texts if result.sentences is not None else []
+            found.dropped_sentences = [removed.text for removed in result.removed]
+            return
         after = result.document.paragraphs if result.document is not None else ()
-        changed = changes(before.paragraphs, after) if result.document is not None else []
         found.steps.append(
             StepView(
                 name=name,
                 paragraphs=(len(before.paragraphs), len(after)),
                 characters=(sum(map(len, before.paragraphs)), sum(map(len, after))),
                 removed=[(removed.reason, removed.text) for removed in result.removed],
-                changes=changed,
+                changes=changes(before.paragraphs, after) if result.document is not None else [],
                 reason=result.reason,
-                detail=detail,
+                detail="; ".join(f"{match.task}: “{match.words}”" for match in result.matches),
             )
         )
 
-    result = run_steps(raw, build_steps(TextConfig(**config.text())), observe)
-    if result.document is not None and tasks is not None:
-        before = result.document
-        index = decontaminate.loaded(tasks.path, tasks.fingerprint)
-        result, matches = decontaminate.decontaminate(before, index, config.decontaminate_unit, config.minimum_characters)
-        observe(decontaminate.NAME, before, result, "; ".join(f"{match.task}: “{match.words}”" for match in matches))
+    result = run_steps(raw, build_steps(config, prepared), observe)
     if result.document is None:
         found.outcome = str(result.reason)
-    return result.document
+    return result.document is not None
 
 
-def _look_for_copies(
-    config: CorpusConfig, parts: list[Part], tasks: Tasks | None, directory: str, found: Explanation, report: Reporter
+def _look_for_duplicates(
+    config: CorpusConfig,
+    slices: Sequence[PlannedSlice],
+    prepared: Mapping[str, Any],
+    directory: str,
+    found: Explanation,
+    report: Reporter,
 ) -> None:
-    read = replace(reading(config, directory, tasks), keep_rejected=False)
-    total, done = float(sum(part.split.size for part in parts)), 0.0
-    for part in parts:
-        read({"name": part.name, "split": asdict(part.split)})
-        done += part.split.size
-        report.progress(done, total, "bytes", {"step": "looking for copies"})
+    """Read all sources and tell which documents are duplicates of this one, or this one of which."""
+    read = ReadSlice(parts=directory, config=config.model_copy(update={"keep_rejected": False}), prepared=prepared)
+    total, done = float(sum(one.slice.size for one in slices)), 0.0
+    for one in slices:
+        read({"name": one.part, "slice": one.slice.as_json()})
+        done += one.slice.size
+        report.progress(done, total, "bytes", {"step": "looking for duplicates"})
+    parts = tuple(storage.join(directory, one.part) for one in slices)
     columns = Columns(directory)
-    columns.gather([storage.join(directory, f"{part.name}.refs.arrow") for part in parts])
-    copies = find_copies(columns, config.minhash(), True, config.dedup_similarity)
+    columns.gather([f"{part}.refs.arrow" for part in parts])
+    duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity)
     text = " ".join(found.sentences)
     exact = int.from_bytes(signatures.signature(text, None).exact[:8], "little")
     own = columns.load("key") == np.uint64(random_keys.document_key(found.id))
     number = int(np.flatnonzero(own & (columns.load("exact_high") == np.uint64(exact)))[0])
-    paths = tuple(storage.join(directory, part.name) for part in parts)
 
-    def copies_of(numbers: list[int], reasons: list[str]) -> Iterator[Copy]:
-        table = taken(paths, CORPUS, *columns.where(np.array(numbers, dtype=np.int64)))
+    def told(numbers: list[int], reasons: list[str]) -> Iterator[Duplicate]:
+        table = taken(parts, CORPUS, *columns.where(np.array(numbers, dtype=np.int64)))
         for row, reason in zip(table.to_pylist(), reasons, strict=True):
             other = joined(row["sentences"], row["paragraphs"])
             similarity = round(signatures.jaccard(text, other, config.dedup_ngram), 3)
-            yield Copy(id=row["id"], title=row["title"], reason=reason, similarity=similarity, characters=len(other))
+            yield Duplicate(id=row["id"], title=row["title"], reason=reason, similarity=similarity, characters=len(other))
 
-    reason = REASONS[copies.reason[number]]
+    reason = REASONS[duplicates.reason[number]]
     if reason:
         found.outcome, found.split = reason, ""
-        found.copy_of = next(copies_of([int(copies.of[number])], [reason]))
-    others = np.flatnonzero((copies.of == number) & (np.arange(copies.of.size) != number))
-    found.copies_in_all = int(others.size)
-    shown = others[:COPIES].tolist()
-    found.copies = list(copies_of(shown, [REASONS[copies.reason[other]] for other in shown]))
+        found.duplicate_of = next(told([int(duplicates.of[number])], [reason]))
+    others = np.flatnonzero((duplicates.of == number) & (np.arange(duplicates.of.size) != number))
+    found.duplicates_in_all = int(others.size)
+    shown = others[:DUPLICATES].tolist()
+    found.duplicates = list(told(shown, [REASONS[duplicates.reason[other]] for other in shown]))

@@ -1,7 +1,7 @@
 """Corpus stage: the scratch files between reading and writing.
 
-    parts/NAME.arrow            the split's documents, schema CORPUS, in runs: up to some 32 MB of text, sorted by place
-    parts/NAME.refs.arrow       for each document, in the same order, what is needed to find copies and to place it
+    parts/NAME.arrow            the slice's documents, schema CORPUS, in runs: up to some 32 MB of text, sorted by place
+    parts/NAME.refs.arrow       for each document, in the same order, what is needed to find its duplicates and to place it
     parts/NAME.rejected.arrow   with `keep_rejected`: what reading dropped, in runs sorted by place
 
 A document's *place* is a hash of its key. Shard `s` of `S` takes the places from s/S to (s+1)/S, so what one shard takes from a run
@@ -10,8 +10,7 @@ lies together: it is read at one go, from a disk or from an object store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,7 @@ import pyarrow as pa
 
 from pipeline.core import random_keys, storage
 from pipeline.core.errors import DataError
-from pipeline.corpus.dedup.signatures import MinHash
-from pipeline.corpus.document import Document
-
-RUN_BYTES = 32 << 20
-BATCH_BYTES = 1 << 20
-CHUNK_DOCUMENTS = 1 << 10
+from pipeline.corpus.dedup.options import MinHash
 
 I64 = npt.NDArray[np.int64]
 
@@ -40,7 +34,7 @@ REJECTED = pa.schema(
         pa.field("reason", pa.string(), nullable=False),  # as in the counters
         pa.field(
             "detail", pa.string(), nullable=False
-        ),  # of a copy the id of the one that stays; of contamination the task's words
+        ),  # of a duplicate the id of the one that stays; of contamination the task's words
         pa.field("text", pa.string(), nullable=False),
     ],
     metadata={"cloze.rejected": "1"},
@@ -104,54 +98,6 @@ def compact_batch(table: pa.Table, arrow_schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema)
 
 
-class Runs:
-    """Rows on their way into a part: gathered, sorted by place within a run, and cut into batches.
-
-    `add` and `close` give the batches that are ready.
-    """
-
-    def __init__(self, arrow_schema: pa.Schema, run_bytes: int = RUN_BYTES) -> None:
-        self.schema, self.run_bytes = arrow_schema, run_bytes
-        self._rows: list[dict[str, Any]] = []
-        self._chunks: list[pa.RecordBatch] = []
-        self._size = self._pending = 0
-
-    def add(self, row: dict[str, Any], size: int) -> Iterator[pa.RecordBatch]:
-        """Args: size: of its text, in bytes."""
-        self._rows.append(row)
-        self._pending += size
-        if self._pending >= BATCH_BYTES or len(self._rows) >= CHUNK_DOCUMENTS:
-            self._pack()
-        if self._size >= self.run_bytes:
-            yield from self._flush()
-
-    def close(self) -> Iterator[pa.RecordBatch]:
-        """The rest."""
-        self._pack()
-        yield from self._flush()
-
-    def _pack(self) -> None:
-        if self._rows:
-            columns = [pa.array([row[field.name] for row in self._rows], field.type) for field in self.schema]
-            self._chunks.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
-        self._size += self._pending
-        self._rows, self._pending = [], 0
-
-    def _flush(self) -> Iterator[pa.RecordBatch]:
-        chunks, self._chunks = self._chunks, []
-        size, self._size = self._size, 0
-        if not chunks:
-            return
-        key = np.concatenate([chunk["key"].to_numpy() for chunk in chunks])
-        order = np.argsort(place(key), kind="stable")
-        table = pa.Table.from_batches(chunks).combine_chunks()
-        del chunks
-        rows = max(1, int(len(order) * BATCH_BYTES / max(size, 1)))
-        for begin in range(0, len(order), rows):
-            chosen = order[begin : begin + rows]
-            yield compact_batch(table.take(pa.array(chosen)), self.schema)
-
-
 class PartFile:
     """A part, read a batch at a time: mapped from a local disk, by ranges from elsewhere."""
 
@@ -184,25 +130,24 @@ class PartFile:
         self.close()
 
 
-def mended(text: str) -> str:
-    """The text with lone surrogates, which no UTF-8 has, replaced by U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+def taken(
+    parts: tuple[str, ...], arrow_schema: pa.Schema, part: npt.NDArray[Any], batch: npt.NDArray[Any], row: npt.NDArray[Any]
+) -> pa.Table:
+    """The documents that stand at these places, in this order; a part is opened once."""
+    order = np.lexsort((row, batch, part))
+    pieces = [pa.RecordBatch.from_pylist([], schema=arrow_schema)]
+    for begin, end in _runs(part[order]):
+        with PartFile(f"{parts[part[order[begin]]]}.arrow") as file:
+            for first, last in _runs(batch[order[begin:end]]):
+                chosen = order[begin + first : begin + last]
+                pieces.append(file.batch(int(batch[chosen[0]])).take(pa.array(row[chosen])))
+    return pa.Table.from_batches(pieces).combine_chunks().take(pa.array(np.argsort(order)))
 
 
-def well_formed(document: Document) -> Document:
-    """The document with `mended` names and text, so that it can be written."""
-    fields = (document.id, document.title, *document.paragraphs)
-    if all(text.isascii() or mended(text) is text for text in fields):
-        return document
-    paragraphs = tuple(map(mended, document.paragraphs))
-    return replace(document, id=mended(document.id), title=mended(document.title), paragraphs=paragraphs)
-
-
-def joined(sentences: Iterable[str], starts: Iterable[int]) -> str:
-    """A stored document's text: a space between sentences, a line break between paragraphs."""
-    opening = set(starts) - {0}
-    return "".join(f"\n{text}" if at in opening else f" {text}" if at else text for at, text in enumerate(sentences))
+def _runs(column: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """(begin, end) of each run of equal values."""
+    if not column.size:
+        return
+    change = np.flatnonzero(column[1:] != column[:-1]) + 1
+    borders = [0, *change.tolist(), int(column.size)]
+    yield from zip(borders[:-1], borders[1:], strict=True)

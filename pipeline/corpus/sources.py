@@ -1,4 +1,4 @@
-"""Corpus stage: the sources of a config, and the splits that they come to.
+"""Corpus stage: the sources of a config, and the slices that they come to.
 
 A source's identity is the content of its files, and for structured ones the columns that are read: neither the place where a
 file lies, nor the order, nor how a file is cut for its readers.
@@ -18,31 +18,29 @@ from pipeline.core import fingerprints
 from pipeline.core.config import InputPath
 from pipeline.core.errors import did_you_mean
 from pipeline.corpus.readers import READERS, find_reader
-from pipeline.corpus.readers.base import Split
-
-STRUCTURED = ("jsonl", "parquet", "arrow")  # sources whose columns have names
-FIELDS = ("text", "id", "title")
+from pipeline.corpus.readers.base import Slice
+from pipeline.corpus.readers.tables.records import FIELDS
 
 
 class Source(BaseModel):
-    """Where text comes from.
+    """Where text comes from."""
 
-    Attributes:
-        kind: a reader's name.
-        path: a file, a directory or a pattern; for `docstrings`, a comma-separated list of packages.
-        fields: of structured sources: what the columns are called that hold `text`, `id` and `title`.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     kind: str
+    """The name of a reader: `wikipedia`, `books`, `jsonl`, …"""
+
     path: InputPath = Field(min_length=1)
+    """A file, a directory or a pattern; for `docstrings`, a comma-separated list of packages."""
+
     fields: dict[str, str] = Field(default_factory=dict)
+    """What the columns of a structured source are called that hold `text`, `id` and `title`."""
 
     @classmethod
     def names_files(cls, values: Mapping[str, Any]) -> bool:
-        """Whether `path` is one: of `docstrings` it is a list of packages (see `pipeline.core.config.resolve_paths`)."""
-        return values.get("kind") != "docstrings"
+        """Whether `path` names files, and not something else such as packages (see `pipeline.core.config.resolve_paths`)."""
+        kind = values.get("kind")
+        return kind not in READERS or not find_reader(str(kind)).takes_names
 
     @field_validator("kind")
     @classmethod
@@ -62,79 +60,106 @@ class Source(BaseModel):
     def __hash__(self) -> int:
         return hash((self.kind, self.path, tuple(sorted(self.fields.items()))))
 
-    def splits(self) -> list[Split]:
-        """What is read at one go each; `DataError` if there is nothing of this kind."""
-        named = tuple(sorted(self.fields.items()))
-        return [replace(split, fields=named) if named else split for split in find_reader(self.kind).splits(self.path)]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedSlice:
+    """A slice of a source, as it was found.
+
+    Attributes:
+        source: the source.
+        slice: what a reader reads.
+        files: (name, sha256) of the files that its documents come from.
+    """
+
+    source: Source
+    slice: Slice
+    files: tuple[tuple[str, str], ...]
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file or of one, and not of several, such as a package."""
+        return len(self.files) == 1 and self.files[0][0] == self.slice.name
+
+
+def list_sources(sources: Iterable[Source]) -> tuple[ListedSlice, ...]:
+    """All slices of all sources, each file hashed once; `DataError` where a source holds nothing of its kind."""
+    found: list[tuple[Source, Slice, list[tuple[str, str]]]] = []
+    for source in dict.fromkeys(sources):
+        reader, columns = find_reader(source.kind), tuple(sorted(source.fields.items()))
+        for file_slice in reader.slices(source.path):
+            found.append((source, replace(file_slice, fields=columns) if columns else file_slice, reader.files(file_slice)))
+    hashes = fingerprints.file_fingerprints({path for _, _, files in found for _, path in files})
+    return tuple(
+        ListedSlice(source=source, slice=file_slice, files=tuple((name, hashes[path]) for name, path in files))
+        for source, file_slice, files in found
+    )
+
+
+def source_fingerprints(listed: Iterable[ListedSlice]) -> dict[str, str]:
+    """`source/KIND`: one hash over names and bytes of all files of that kind, whatever their order and place."""
+    named: dict[str, set[tuple[str, str]]] = {}
+    for one in listed:
+        scope = "" if one.is_file else f"{one.slice.name}:"
+        if one.slice.fields:
+            scope = f"{json.dumps(dict(one.slice.fields), sort_keys=True)}:{scope}"
+        named.setdefault(one.slice.kind, set()).update((scope + name, sha256) for name, sha256 in one.files)
+    return {f"source/{kind}": fingerprints.combine(files) for kind, files in named.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A split that is read, and the sources that it stands for."""
+class PlannedSlice:
+    """A slice that is read, and the sources that it stands for."""
 
-    split: Split
+    slice: Slice
     sha256: str  # of the file, or over the files
     sources: tuple[Source, ...]
 
     @property
-    def name(self) -> str:
-        """Of the part's files; says what is read, so that an interrupted build never takes another part for it."""
-        cut = f"-{self.split.part[0]}-{self.split.part[1]}" if self.split.part else ""
-        fields = f"-{fingerprints.combine(self.split.fields)[:8]}" if self.split.fields else ""
+    def part(self) -> str:
+        """The name of its part; says what is read, so that an interrupted build never takes another part for it."""
+        cut = f"-{self.slice.span[0]}-{self.slice.span[1]}" if self.slice.span else ""
+        fields = f"-{fingerprints.combine(self.slice.fields)[:8]}" if self.slice.fields else ""
         return f"{self.sha256[:16]}{fields}{cut}"
 
 
-def source_fingerprints(sources: Iterable[Source]) -> dict[str, str]:
-    """`source/KIND`: one hash over names and bytes of all files of that kind, whatever their order and place."""
-    named: dict[str, set[tuple[str, str]]] = {}
-    for source in sources:
-        for split in source.splits():
-            files = find_reader(source.kind).files(split)
-            hashes = fingerprints.file_hashes(path for _, path in files)
-            scope = f"{split.name}:" if len(files) != 1 or files[0][0] != split.name else ""
-            if split.fields:
-                scope = f"{json.dumps(dict(split.fields), sort_keys=True)}:{scope}"
-            named.setdefault(source.kind, set()).update((scope + name, hashes[path]) for name, path in files)
-    return {f"source/{kind}": fingerprints.combine(files) for kind, files in named.items()}
+_Content = tuple[str, tuple[tuple[str, str], ...]]  # sha256 of the whole, and the columns that are read
+_File = tuple[str, str, str, tuple[tuple[str, str], ...]]  # kind, name, sha256, columns
 
 
-def expand(sources: Iterable[Source]) -> tuple[list[Part], int]:
-    """The splits of all sources, each content once; and how many files were there again.
+def plan_reading(listed: Iterable[ListedSlice]) -> tuple[list[PlannedSlice], int]:
+    """The slices of all sources, each content once; and how many files were there again.
 
     They come in the order of their kinds, names and places in the file. Two different files of one name are told apart by `@` and
     the beginning of their sha256. Of a file that is there again, once whole and once cut, the finer cut is read.
     """
-    found: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], list[tuple[Source, list[Split]]]] = {}
-    for source in dict.fromkeys(sources):
-        cuts: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], list[Split]] = {}
-        for split in source.splits():
-            files = find_reader(source.kind).files(split)
-            hashes = fingerprints.file_hashes(path for _, path in files)
-            whole = (
-                fingerprints.combine((name, hashes[path]) for name, path in files) if len(files) != 1 else hashes[files[0][1]]
-            )
-            own = cuts.setdefault((split.kind, split.name, whole, split.fields), [])
-            if all(split.part != known.part for known in own):  # a file that the source names twice
-                own.append(split)
-        for key, splits in cuts.items():
-            found.setdefault(key, []).append((source, splits))
-
+    found = _by_file(listed)
     names = Counter((kind, name) for kind, name, _, _ in found)
-    parts: dict[tuple[str, tuple[tuple[str, str], ...]], list[Part]] = {}
+    planned: dict[_Content, list[PlannedSlice]] = {}
     repeated = 0
-    for (kind, name, sha256, fields), given in sorted(found.items()):
-        from_sources = tuple(source for source, _ in given)
-        first = parts.get((sha256, fields))
+    for (kind, name, sha256, fields), given in sorted(found.items(), key=lambda item: item[0]):
+        first = planned.get((sha256, fields))
         if first is not None:
             repeated += 1
-            both = tuple(dict.fromkeys((*first[0].sources, *from_sources)))
-            parts[sha256, fields] = [replace(part, sources=both) for part in first]
+            both = tuple(dict.fromkeys((*first[0].sources, *given)))
+            planned[sha256, fields] = [replace(one, sources=both) for one in first]
             continue
         mark = fingerprints.combine([("file", sha256), *fields]) if fields else sha256
         told = name if names[kind, name] == 1 else f"{name}@{mark[:8]}"
-        splits = max((splits for _, splits in given), key=len)
-        parts[sha256, fields] = [
-            Part(split=replace(split, name=told), sha256=sha256, sources=from_sources)
-            for split in sorted(splits, key=lambda split: split.part or (0, 0))
+        finest = max(given.values(), key=len)
+        planned[sha256, fields] = [
+            PlannedSlice(slice=replace(one, name=told), sha256=sha256, sources=tuple(given))
+            for one in sorted(finest, key=lambda one: one.span or (0, 0))
         ]
-    return [part for cut in parts.values() for part in cut], repeated
+    return [one for cut in planned.values() for one in cut], repeated
+
+
+def _by_file(listed: Iterable[ListedSlice]) -> Mapping[_File, Mapping[Source, list[Slice]]]:
+    """The slices of each file, by the sources that name it."""
+    found: dict[_File, dict[Source, list[Slice]]] = {}
+    for one in listed:
+        whole = one.files[0][1] if len(one.files) == 1 else fingerprints.combine(one.files)
+        key = one.slice.kind, one.slice.name, whole, one.slice.fields
+        own = found.setdefault(key, {}).setdefault(one.source, [])
+        if all(one.slice.span != known.span for known in own):  # a file that the source names twice
+            own.append(one.slice)
+    return found

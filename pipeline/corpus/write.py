@@ -5,23 +5,25 @@ With `keep_rejected`, another file beside it holds what was dropped of the docum
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.core import storage
-from pipeline.core.arrow import write_arrow
+from pipeline.core.arrow import read_arrow, write_arrow
 from pipeline.core.shards import shard_name
-from pipeline.corpus.card.statistics import measure
 from pipeline.corpus.dedup.plan import REASONS
-from pipeline.corpus.parts import REJECTED, PartFile, compact_batch, joined, place, shard_of
+from pipeline.corpus.document import joined
+from pipeline.corpus.parts import REJECTED, PartFile, compact_batch, place, shard_of, taken
 from pipeline.corpus.schema import CORPUS
+from pipeline.corpus.statistics import measure
 
 REJECTED_DIRECTORY = "rejected"
+
+REJECTED_INDEX = pa.schema([pa.field(name, pa.int32(), nullable=False) for name in ("part", "batch", "first", "last")])
 
 
 def corpus_shard_name(number: int, shards: int) -> str:
@@ -30,6 +32,11 @@ def corpus_shard_name(number: int, shards: int) -> str:
 
 def rejected_name(number: int, shards: int) -> str:
     return storage.join(REJECTED_DIRECTORY, shard_name("rejected", number, shards))
+
+
+def rejected_file(part: str) -> str:
+    """Where what reading dropped lies, of a part whose path this is."""
+    return f"{part}.rejected.arrow"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,24 +69,47 @@ class WriteShard:
         return measure(batch, self.documents)
 
 
+def index_rejected(parts: Sequence[str], shards: int, path: str) -> None:
+    """Write which shards each batch of dropped text has rows of, so that a shard's writer opens these batches alone.
+
+    Batches are sorted by place, so the first and the last row tell.
+
+    Args:
+        parts: as in `WriteShard`.
+        shards: how many there are.
+        path: of the index, schema REJECTED_INDEX, a row a batch.
+    """
+    rows: list[tuple[int, int, int, int]] = []
+    for number, part in enumerate(parts):
+        with PartFile(rejected_file(part)) as file:
+            for batch_number in range(file.batches):
+                keys = file.batch(batch_number)["key"].to_numpy()
+                first, last = shard_of(place(keys[[0, -1]]), shards).tolist()
+                rows.append((number, batch_number, first, last))
+    columns = [pa.array(column, pa.int32()) for column in (zip(*rows, strict=True) if rows else ([], [], [], []))]
+    write_arrow(path, REJECTED_INDEX, [pa.RecordBatch.from_arrays(columns, schema=REJECTED_INDEX)])
+
+
 @dataclass(frozen=True, kw_only=True)
 class WriteRejected:
-    """Write what was dropped of one shard's documents: by reading them, or as copies of others.
+    """Write what was dropped of one shard's documents: by reading them, or as duplicates of others.
 
     Attributes:
-        copies: the file that says which documents are copies, schema COPIES, a batch a shard.
+        index: what `index_rejected` wrote.
+        duplicates: the file that says which documents are duplicates, schema DUPLICATES, a batch a shard.
         Others as in `WriteShard`.
     """
 
     parts: tuple[str, ...]
-    copies: str
+    index: str
+    duplicates: str
     directory: str
     shards: int
 
     def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
         """Args: unit: `number` of the shard. Returns: rows written."""
         number = unit["number"]
-        pieces = [*self._read(number), self._copies(number)]
+        pieces = [*self._read(number), self._duplicates(number)]
         table = pa.concat_tables([REJECTED.empty_table(), *pieces]).combine_chunks()
         # one document's lines keep their order; of two documents with one id the text decides
         order = [(name, "ascending") for name in ("key", "scope", "step", "reason", "text", "detail")]
@@ -88,17 +118,20 @@ class WriteRejected:
         return {"rows": batch.num_rows}
 
     def _read(self, number: int) -> Iterator[pa.Table]:
-        for path in self.parts:
-            with PartFile(f"{path}.rejected.arrow") as part:
-                for batch_number in range(part.batches):
-                    batch = part.batch(batch_number)
-                    chosen = np.flatnonzero(shard_of(place(batch["key"].to_numpy()), self.shards) == number)
-                    if chosen.size:
-                        yield pa.Table.from_batches([batch.take(pa.array(chosen))])
+        index = read_arrow(self.index)
+        part, batches, first, last = (index[name].to_numpy() for name in REJECTED_INDEX.names)
+        own = np.flatnonzero((first <= number) & (number <= last))
+        for chosen in np.unique(part[own]).tolist():
+            with PartFile(rejected_file(self.parts[chosen])) as file:
+                for batch_number in batches[own[part[own] == chosen]].tolist():
+                    batch = file.batch(batch_number)
+                    rows = np.flatnonzero(shard_of(place(batch["key"].to_numpy()), self.shards) == number)
+                    if rows.size:
+                        yield pa.Table.from_batches([batch.take(pa.array(rows))])
 
-    def _copies(self, number: int) -> pa.Table:
-        with PartFile(self.copies) as copies:
-            batch = copies.batch(number)
+    def _duplicates(self, number: int) -> pa.Table:
+        with PartFile(self.duplicates) as duplicates:
+            batch = duplicates.batch(number)
             found = {name: batch[name].to_numpy().copy() for name in batch.schema.names}
         documents = taken(self.parts, CORPUS, found["part"], found["batch"], found["row"]).to_pylist()
         stay = taken(self.parts, CORPUS, found["of_part"], found["of_batch"], found["of_row"])["id"].to_pylist()
@@ -114,26 +147,3 @@ class WriteRejected:
             for document, of, why in zip(documents, stay, found["reason"].tolist(), strict=True)
         ]
         return pa.Table.from_pylist(rows, schema=REJECTED)
-
-
-def taken(
-    parts: tuple[str, ...], arrow_schema: pa.Schema, part: npt.NDArray[Any], batch: npt.NDArray[Any], row: npt.NDArray[Any]
-) -> pa.Table:
-    """The documents that stand at these places, in this order; a part is opened once."""
-    order = np.lexsort((row, batch, part))
-    pieces = [pa.RecordBatch.from_pylist([], schema=arrow_schema)]
-    for begin, end in _runs(part[order]):
-        with PartFile(f"{parts[part[order[begin]]]}.arrow") as file:
-            for first, last in _runs(batch[order[begin:end]]):
-                chosen = order[begin + first : begin + last]
-                pieces.append(file.batch(int(batch[chosen[0]])).take(pa.array(row[chosen])))
-    return pa.Table.from_batches(pieces).combine_chunks().take(pa.array(np.argsort(order)))
-
-
-def _runs(column: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """(begin, end) of each run of equal values."""
-    if not column.size:
-        return
-    change = np.flatnonzero(column[1:] != column[:-1]) + 1
-    borders = [0, *change.tolist(), int(column.size)]
-    yield from zip(borders[:-1], borders[1:], strict=True)

@@ -46,7 +46,7 @@ class ExampleConfig(_OfRulesAndPairings):
     length: int = 128
     """The most tokens of a row, special tokens included."""
     seed: int = Field(default=0, ge=0, lt=1 << 64)
-    """Of all random numbers."""
+    """The seed of all random numbers."""
     lowercase: bool | None = None
     """Whether text is lowercased; overrides what the tokenizer's files say about case."""
     copies: int = Field(default=10, ge=1, le=10_000)
@@ -56,7 +56,7 @@ class ExampleConfig(_OfRulesAndPairings):
     short_seq_prob: float = Field(default=0.1, ge=0, le=1)
     """The share of documents cut into shorter rows."""
     masking: str = "token"
-    """The rule that chooses tokens: token, whole-word, n-gram, span, or none for left-to-right models."""
+    """The rule that chooses tokens: token, whole-word, n-gram, span, or none for left-to-right models; a name in `RULES`."""
     mask_rate: float = Field(default=0.15, gt=0, lt=1)
     """The share of tokens that are predicted."""
     budget: str = "bert"

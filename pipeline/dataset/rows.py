@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,19 +65,15 @@ class RowBlock:
     def _ids(self) -> Ragged:
         return Ragged(self.input_ids, self.offsets)
 
-    def _of(self, ids: Ragged, boundaries: Ragged | None, pick: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> RowBlock:
-        flat = {name: pick(getattr(self, name)) for name in FLAT}
-        return RowBlock(**flat, input_ids=ids.values, offsets=ids.offsets, boundaries=boundaries)
-
-    def slice(self, first: int, end: int) -> RowBlock:
-        """Rows first to end, without a copy."""
-        boundaries = None if self.boundaries is None else self.boundaries.slice(first, end)
-        return self._of(self._ids.slice(first, end), boundaries, lambda column: column[first:end])
-
     def take(self, index: npt.NDArray[Any]) -> RowBlock:
         """The rows that `index` names, in its order."""
-        boundaries = None if self.boundaries is None else self.boundaries.take(index)
-        return self._of(self._ids.take(index), boundaries, lambda column: column[index])
+        ids = self._ids.take(index)
+        return RowBlock(
+            **{name: getattr(self, name)[index] for name in FLAT},
+            input_ids=ids.values,
+            offsets=ids.offsets,
+            boundaries=None if self.boundaries is None else self.boundaries.take(index),
+        )
 
     @classmethod
     def concatenate(cls, blocks: Sequence[RowBlock]) -> RowBlock:
@@ -91,10 +87,6 @@ class RowBlock:
             offsets=ids.offsets,
             boundaries=Ragged.concatenate(boundaries) if boundaries else None,
         )
-
-    def sorted(self) -> RowBlock:
-        """The rows in ascending order of rank; rows of equal rank stay in the order that they have."""
-        return self.take(np.argsort(self.rank, kind="stable"))
 
 
 def assemble(documents: TokenizedDocuments, segments: Segments, seed: int, special: SpecialTokens) -> RowBlock:

@@ -37,7 +37,7 @@ class DatasetConfig(ExampleConfig):
     length_bins: int | tuple[int, ...] = 1
     """Bins of rows of similar length, so that batches pad less: how many of equal width, or the most tokens of each. 1: none."""
     compression: Literal["none", "zstd", "lz4"] = "none"
-    """Of the shards: zstd or lz4 take less disk, and are unpacked as they are read."""
+    """Compression of the shards: zstd or lz4 take less disk, and are unpacked as they are read."""
 
     @field_validator("length_bins")
     @classmethod

@@ -108,10 +108,10 @@ def _is_roberta(description: Mapping[str, Any]) -> bool:
 
 def _albert_switches(description: Mapping[str, Any]) -> dict[str, bool] | None:
     """`do_lower_case` and `keep_accents` if AlbertTokenizer builds this tokenizer from its pieces, else None."""
-    split = list(leaves(description.get("pre_tokenizer")))
-    if [step["type"] for step in split] != ["WhitespaceSplit", "Metaspace"]:
+    splitters = list(leaves(description.get("pre_tokenizer")))
+    if [step["type"] for step in splitters] != ["WhitespaceSplit", "Metaspace"]:
         return None
-    space = split[1]
+    space = splitters[1]
     if (space["replacement"], space["prepend_scheme"], space.get("split", True)) != (METASPACE, "always", True):
         return None
     if description["model"]["unk_id"] != 1 or (description.get("post_processor") or {}).get("type") != "TemplateProcessing":

@@ -103,9 +103,9 @@ class Tokenizer:
     @cached_property
     def _text_backend(self) -> tokenizers.Tokenizer:
         """A copy that takes the names of special tokens in text as the text they are."""
-        copy = tokenizers.Tokenizer.from_str(self.backend.to_str())
-        copy.encode_special_tokens = True
-        return copy
+        literal = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        literal.encode_special_tokens = True
+        return literal
 
     @cached_property
     def _memory(self) -> WordMemory | None:
@@ -115,13 +115,13 @@ class Tokenizer:
 
     def _encode_words(self, words: Sequence[str]) -> tuple[U32, I64]:
         """`encode_directly` for many short texts, at half its cost: 256 of them share one encoding."""
-        parts, lengths = [np.zeros(0, np.uint32)], np.zeros(len(words), np.int64)
+        pieces, lengths = [np.zeros(0, np.uint32)], np.zeros(len(words), np.int64)
         for start in range(0, len(words), GROUP):
             group = list(words[start : start + GROUP])
             encoding = self._text_backend.encode(group, add_special_tokens=False, is_pretokenized=True)
             lengths[start : start + len(group)] = np.bincount(np.array(encoding.word_ids, np.int64), minlength=len(group))
-            parts.append(np.array(encoding.ids, np.uint32))
-        return np.concatenate(parts), offsets_of(lengths)
+            pieces.append(np.array(encoding.ids, np.uint32))
+        return np.concatenate(pieces), offsets_of(lengths)
 
     def encode_flat(self, texts: Sequence[str], after_space: Flags | None = None) -> tuple[U32, I64]:
         """The pieces of every text, end to end, without special tokens.
@@ -143,14 +143,14 @@ class Tokenizer:
         """`encode_flat` by the backend alone, which remembers nothing: the reference that the shortcut must equal."""
         if after_space is not None:
             texts = [f" {text}" if behind else text for text, behind in zip(texts, after_space.tolist(), strict=True)]
-        parts, lengths = [np.zeros(0, np.uint32)], np.zeros(len(texts), np.int64)
+        pieces, lengths = [np.zeros(0, np.uint32)], np.zeros(len(texts), np.int64)
         for start in range(0, len(texts), BATCH):
             encodings = self._text_backend.encode_batch_fast(list(texts[start : start + BATCH]), add_special_tokens=False)
             ids = [encoding.ids for encoding in encodings]
             sizes = np.fromiter(map(len, ids), np.int64, len(ids))
             lengths[start : start + len(ids)] = sizes
-            parts.append(np.fromiter(itertools.chain.from_iterable(ids), np.uint32, int(sizes.sum())))
-        return np.concatenate(parts), offsets_of(lengths)
+            pieces.append(np.fromiter(itertools.chain.from_iterable(ids), np.uint32, int(sizes.sum())))
+        return np.concatenate(pieces), offsets_of(lengths)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The pieces of every text, without special tokens."""

@@ -1,7 +1,7 @@
 """The tokenizer's shortcut: a word that was cut into pieces once is not cut again.
 
-Where a tokenizer's pieces never depend on anything beyond a space, the pieces of a text are those of its space-separated parts,
-end to end. Text repeats its words (Zipf), so a table from such parts to their pieces answers all but a few per cent of
+Where a tokenizer's pieces never depend on anything beyond a space, the pieces of a text are those of its stretches between spaces,
+end to end. Text repeats its words (Zipf), so a table from such stretches to their pieces answers all but a few per cent of
 them, and what remains is a dictionary look-up and a gather in numpy. The result is exactly the backend's.
 `cuts_of` says for which tokenizers that holds, and why.
 """
@@ -36,9 +36,9 @@ class Cuts:
     """How a tokenizer's text falls apart at spaces.
 
     Attributes:
-        with_space: a part is encoded with the space before it, unless it opens the text.
+        with_space: a stretch is encoded with the space before it, unless it opens the text.
         but: the texts that must be encoded whole: where `blanks` adjoin (a space in the middle of a run of white space), where
-            a part begins or ends with a `mark` (a character that might form one unit with a space), or none.
+            a stretch begins or ends with a `mark` (a character that might form one unit with a space), or none.
     """
 
     with_space: bool
@@ -50,7 +50,7 @@ def cuts_of(description: Mapping[str, Any]) -> Cuts | None:
 
     BertPreTokenizer, and WhitespaceSplit before Metaspace (ALBERT), cut at every space and drop it. Their normalizers
     are local, but for SentencePiece's own (Precompiled), which maps clusters of characters, as a space and the mark
-    of an accent behind it are one; so texts whose parts begin or end with such characters are encoded whole.
+    of an accent behind it are one; so texts whose stretches begin or end with such characters are encoded whole.
 
     GPT-2's pre-tokenizer cuts before a space unless the space lies in a run of white space: no alternative of its
     expression goes from visible characters on to white space, and the space before a visible one is always left to it. So a cut is
@@ -62,11 +62,11 @@ def cuts_of(description: Mapping[str, Any]) -> Cuts | None:
     if not all(token["special"] for token in description["added_tokens"]) or description["model"].get("dropout"):
         return None
     normalizers = list(leaves(description.get("normalizer")))
-    split = list(leaves(description.get("pre_tokenizer")))
-    kinds = [step["type"] for step in split]
-    if kinds == ["ByteLevel"] and split[0].get("use_regex", True):
+    splitters = list(leaves(description.get("pre_tokenizer")))
+    kinds = [step["type"] for step in splitters]
+    if kinds == ["ByteLevel"] and splitters[0].get("use_regex", True):
         return Cuts(True, "blanks") if all(step["type"] in KEEPS_BLANKS for step in normalizers) else None
-    if kinds == ["WhitespaceSplit", "Metaspace"] and split[1]["prepend_scheme"] in ("always", "never"):
+    if kinds == ["WhitespaceSplit", "Metaspace"] and splitters[1]["prepend_scheme"] in ("always", "never"):
         pass
     elif kinds != ["BertPreTokenizer"]:
         return None
@@ -97,7 +97,7 @@ class _Numbers(dict[str, int]):
 
 
 class WordMemory:
-    """Encodes like `encode`, asking it only for space-separated parts that are not remembered.
+    """Encodes like `encode`, asking it only for stretches between spaces that are not remembered.
 
     The memory forgets all when it is full. Nothing of it shows in the results. Safe to use from several threads.
     """
@@ -127,7 +127,7 @@ class WordMemory:
             return np.zeros(0, np.uint32), np.zeros(1, np.int64)
         words = " ".join(texts).split(" ")
         texts_at = offsets_of(np.fromiter((text.count(" ") + 1 for text in texts), np.int64, len(texts)))
-        if self._cuts.with_space:  # no part holds a space: one in front marks the part that opens a text
+        if self._cuts.with_space:  # no stretch holds a space: one in front marks that which opens a text
             opening = texts_at[:-1] if after_space is None else texts_at[:-1][~after_space]
             for place in opening.tolist():
                 words[place] = " " + words[place]
@@ -184,9 +184,9 @@ class WordMemory:
         """Whether the first and the last character of each word is one that `but` is about. An empty word is all blank."""
         test = str.isspace if self._cuts.but == "blanks" else _may_join
         empty = self._cuts.but == "blanks"
-        parts = [word.removeprefix(" ") for word in words]
-        front = np.fromiter((test(part[0]) if part else empty for part in parts), np.bool_, len(parts))
-        back = np.fromiter((test(part[-1]) if part else empty for part in parts), np.bool_, len(parts))
+        stretches = [word.removeprefix(" ") for word in words]
+        front = np.fromiter((test(stretch[0]) if stretch else empty for stretch in stretches), np.bool_, len(stretches))
+        back = np.fromiter((test(stretch[-1]) if stretch else empty for stretch in stretches), np.bool_, len(stretches))
         return front, back
 
 

@@ -28,7 +28,7 @@ from pipeline.core.errors import UsageError
 from pipeline.tokenizer.special import METASPACE
 from pipeline.tokenizer.tokenizer import Tokenizer
 from pipeline.vocab.measure import word_pattern
-from pipeline.vocab.trainers.counting import count_parts
+from pipeline.vocab.trainers.counting import count_stretches
 
 MARGIN = 0.01  # by which a new Unigram piece is likelier than the pieces it replaces
 UNKNOWN_COST = 10.0  # Unigram: what an unknown character costs more than the least likely piece
@@ -55,8 +55,8 @@ def count_candidates(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]
     """
     letters = tokenizer.kind == "wordpiece"
     words: Counter[str] = Counter()
-    for part, count in count_parts(texts).items():
-        found = word_pattern().findall(_normalized(tokenizer.backend, part))
+    for stretch, count in count_stretches(texts).items():
+        found = word_pattern().findall(_normalized(tokenizer.backend, stretch))
         for word in found if letters else found[:1]:
             if is_word(word):
                 words[word] += count

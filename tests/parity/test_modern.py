@@ -16,6 +16,7 @@ from model.hub.export_stage import STAGE, ExportConfig
 from model.hub.read import import_directory
 from pipeline.core.errors import DataError
 from pipeline.core.execute import execute
+from tests.model.layouts import laid
 from tests.parity.families import FORWARD, GRADIENTS, Case, their_inputs, their_logits, transformers
 from tests.tiny_models import tiny_batch, tiny_model, write_checkpoint
 
@@ -23,14 +24,13 @@ from tests.tiny_models import tiny_batch, tiny_model, write_checkpoint
 CASE = Case(family="modern", changes={"num_hidden_layers": 4, "local_attention": 4})
 
 
-@pytest.mark.parametrize("unpad", ["never", "always"])
+@pytest.mark.parametrize("choice", ["padded", "buckets"])
 @pytest.mark.parametrize("length", [5, 13, 32])
-def test_logits_and_gradients_agree(length: int, unpad: Any) -> None:
+def test_logits_and_gradients_agree(length: int, choice: Any) -> None:
     theirs = CASE.theirs()
     ours = CASE.ours(theirs)
-    ours.encoder.unpad = unpad
     batch = tiny_batch(rows=5, length=length, seed=length)
-    outputs, expected = ours(batch), their_logits(CASE, theirs(**their_inputs(theirs, batch)), batch)
+    outputs, expected = ours(laid(batch, choice)), their_logits(CASE, theirs(**their_inputs(theirs, batch)), batch)
     assert expected.keys() == {"mlm_logits"}
     torch.testing.assert_close(outputs["mlm_logits"], expected["mlm_logits"], **FORWARD)
     outputs["mlm_logits"].square().mean().backward()

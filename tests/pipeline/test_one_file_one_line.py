@@ -156,12 +156,3 @@ def test_a_new_one_of_each_works_from_the_command_line(extended: Path) -> None:
         assert mask["positions"] == list(range(1, len(row["input_ids"]) - 1, 4))
     code, _, said = cloze(extended, "dataset", *dataset[:-1], "other", "--set", "every=0")
     assert (code, "dataset.every (found 0): Input should be greater than or equal to 1" in said) == (2, True)
-
-
-def test_configs_are_read_without_numpy() -> None:
-    """Every command reads them; the files of rules, pairings and trainers import what is heavy in their functions."""
-    code = (
-        "import sys, pipeline.dataset.stage, pipeline.vocab.stage; print({'numpy', 'pyarrow', 'tokenizers'} & set(sys.modules))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=REPOSITORY)
-    assert found.stdout.strip() == "set()"

@@ -7,12 +7,13 @@ from typing import Literal
 from pydantic import ValidationInfo, field_validator
 
 from model.families.config import ModelConfig, Probability, Size
+from pipeline.core.config import Tag
 
 
 class AlbertConfig(ModelConfig):
     """ALBERT (Lan et al., 2020); the defaults that BERT does not have are those of section 3 and of google-research/albert."""
 
-    family: Literal["albert"] = "albert"
+    family: Tag[Literal["albert"]] = "albert"
     hidden_act: Literal["gelu", "gelu_new", "relu"] = "gelu_new"
     hidden_dropout: Probability = 0.0  # as in the paper's version 2 models: section 4.8
     attention_dropout: Probability = 0.0

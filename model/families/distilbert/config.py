@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from model.families.config import ModelConfig
+from pipeline.core.config import Tag
 
 Weight = Annotated[float, Field(ge=0.0)]
 
@@ -18,7 +19,7 @@ class DistilBertConfig(ModelConfig):
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
     learns_from_teacher: ClassVar[bool] = True
 
-    family: Literal["distilbert"] = "distilbert"
+    family: Tag[Literal["distilbert"]] = "distilbert"
     type_vocab_size: Literal[0] = 0
 
     temperature: Annotated[float, Field(gt=0.0)] = 2.0

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from model.families.config import ModelConfig, Size
+from pipeline.core.config import Tag
 
 
 class ElectraConfig(ModelConfig):
@@ -15,7 +16,7 @@ class ElectraConfig(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "discriminator": {}}
 
-    family: Literal["electra"] = "electra"
+    family: Tag[Literal["electra"]] = "electra"
 
     embedding_size: Size = 768
     """Width of the embeddings; where it is not the hidden size, a projection follows (google-research/electra, `embeddings_project`)."""

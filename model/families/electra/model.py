@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from model.families.bert import model as bert
 from model.families.config import ModelConfig
 from model.families.electra.config import ElectraConfig
+from model.families.pretraining import encoded
 from model.layers.activation import ACTIVATIONS
 from model.layers.embeddings import Embeddings
 from model.layers.encoder import Encoder
@@ -66,9 +67,9 @@ class Generator(nn.Module):
         self.encoder = encoder
         self.masked_lm = masked_lm
 
-    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Logits [M, V] at the masked positions."""
-        masked = _encoded(self.encoder, batch["input_ids"], batch, batch["masked_positions"])
+        masked = encoded(self.encoder, batch["input_ids"], batch, batch["masked_positions"])
         logits: Tensor = self.masked_lm(masked, self.encoder.embeddings.word.weight)
         return logits
 
@@ -84,7 +85,7 @@ class Electra(nn.Module):
         self.discriminator = discriminator
         self.generator = generator
 
-    def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """Fill the masks from what the generator thinks, and judge every token.
 
         A batch without labels is not being learnt from: its tokens are judged as they are.
@@ -98,7 +99,7 @@ class Electra(nn.Module):
         if "masked_labels" in batch:
             ids = overlay(batch, self._sample(outputs["mlm_logits"]))
             outputs["rtd_labels"] = ids != overlay(batch, batch["masked_labels"])
-        outputs["hidden"] = _encoded(self.encoder, ids, batch)
+        outputs["hidden"] = encoded(self.encoder, ids, batch)
         outputs["rtd_logits"] = self.discriminator(outputs["hidden"])
         return outputs
 
@@ -138,9 +139,3 @@ def new_model(config: ModelConfig) -> Electra:
 def new_pooler(config: ModelConfig) -> Pooler:
     """What stands before the classifier: a dense layer and GELU (transformers, modeling_electra.py, `ElectraClassificationHead`)."""
     return Pooler(config.hidden_size, "gelu")
-
-
-def _encoded(encoder: Encoder, ids: Tensor, batch: Mapping[str, Tensor], wanted: Tensor | None = None) -> Tensor:
-    mask, starts = batch.get("attention_mask"), batch.get("sequence_starts")
-    hidden: Tensor = encoder(ids, mask, batch["token_type_ids"], starts, wanted)
-    return hidden

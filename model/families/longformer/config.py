@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from model.families.config import Size
 from model.families.roberta.config import RobertaConfig
+from pipeline.core.config import Tag
 
 Window = Annotated[int, Field(ge=2, multiple_of=2)]
 
@@ -17,7 +18,7 @@ class LongformerConfig(RobertaConfig):
 
     compiles: ClassVar[bool] = False  # how many tokens are global is known from the batch alone
 
-    family: Literal["longformer"] = "longformer"  # type: ignore[assignment]
+    family: Tag[Literal["longformer"]] = "longformer"  # type: ignore[assignment]
     max_position_embeddings: Size = 4096
     layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-5
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,10 +12,11 @@ from model.families.bert import model as bert
 from model.families.bert.model import new_pooler
 from model.families.config import ModelConfig
 from model.families.longformer.config import LongformerConfig
-from model.families.pretraining import PretrainingModel
-from model.layers.encoder import Encoder
+from model.families.pretraining import PretrainingModel, encoded
+from model.layers.encoder import Encoder, rows_of
 from model.layers.global_attention import GlobalAttention, LongRows
 from model.layers.heads import initialize
+from model.layers.layout import Layout, Rows
 from pipeline.core.errors import UsageError
 
 __all__ = ["convert", "new_model", "new_pooler"]
@@ -26,29 +27,30 @@ PROJECTIONS = ("query", "key", "value")
 class LongEncoder(Encoder):
     """An encoder some of whose tokens are global: the first of every row, as for classification, where nothing else is said.
 
-    Padding stays in: the chunks of a window are what makes it fast.
+    Padding stays in: global tokens are found by their rows, and the chunks of a window are what makes it fast.
     """
+
+    unpads = False
 
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None,
         token_type_ids: Tensor,
-        sequence_starts: Tensor | None = None,
+        layout: Layout | None = None,
         wanted: Tensor | None = None,
         global_attention_mask: Tensor | None = None,
     ) -> Tensor:
         """The last layer's states, float [B, L, D] or [P, D].
 
         Args:
-            input_ids, attention_mask, token_type_ids, sequence_starts, wanted: as for `Encoder.forward`. In packed rows there
-                are no global tokens.
-            global_attention_mask: bool [B, L], true at global tokens; none true: none. By default the first of every row.
+            input_ids, attention_mask, token_type_ids, wanted: as for `Encoder.forward`.
+            layout: `LongRows` with global tokens, or any other without.
+            global_attention_mask: where there is no layout: bool [B, L], true at global tokens. By default the first of every row.
         """
-        if sequence_starts is not None:
-            return super().forward(input_ids, attention_mask, token_type_ids, sequence_starts, wanted)
-        rows = LongRows(*_whole(input_ids, attention_mask), _first(input_ids, global_attention_mask))
-        return self.run(self.embeddings(input_ids, token_type_ids), rows, wanted)
+        if layout is None:
+            layout = long_rows(input_ids, attention_mask, global_attention_mask)
+        return super().forward(input_ids, attention_mask, token_type_ids, layout, wanted)
 
     @torch.no_grad()
     def attention_maps(
@@ -56,28 +58,32 @@ class LongEncoder(Encoder):
         input_ids: Tensor,
         attention_mask: Tensor | None,
         token_type_ids: Tensor,
-        sequence_starts: Tensor | None = None,
+        layout: Rows | None = None,
         global_attention_mask: Tensor | None = None,
     ) -> list[Tensor]:
         """As `Encoder.attention_maps`, with global tokens as in `forward`."""
-        if sequence_starts is not None:
-            return super().attention_maps(input_ids, attention_mask, token_type_ids, sequence_starts)
-        maps: list[Tensor] = []
-        rows = LongRows(*_whole(input_ids, attention_mask), _first(input_ids, global_attention_mask), maps)
-        self.run(self.embeddings(input_ids, token_type_ids), rows)
-        return maps
+        if layout is None:
+            layout = long_rows(input_ids, attention_mask, global_attention_mask)
+        return super().attention_maps(input_ids, attention_mask, token_type_ids, layout)
+
+
+def long_rows(input_ids: Tensor, attention_mask: Tensor | None, chosen: Tensor | None) -> LongRows:
+    """The layout of a batch that brings none: global are the `chosen` tokens, or the first of every row."""
+    shape = (input_ids.shape[0], input_ids.shape[1])
+    if chosen is None:
+        return LongRows.first(shape, attention_mask, input_ids.device)
+    return LongRows.marked(shape, attention_mask, chosen.bool())
 
 
 class LongModel(PretrainingModel):
     """Pretraining has no global tokens but those that the batch names (section 5: only windows; LongformerForMaskedLM)."""
 
-    def encode(self, batch: Mapping[str, Tensor], wanted: Tensor | None = None) -> Tensor:
-        ids = batch["input_ids"]
-        chosen = batch.get("global_attention_mask", torch.zeros_like(ids, dtype=torch.bool))
-        hidden: Tensor = self.encoder(
-            ids, batch.get("attention_mask"), batch["token_type_ids"], batch.get("sequence_starts"), wanted, chosen
-        )
-        return hidden
+    def encode(self, batch: Mapping[str, Any], wanted: Tensor | None = None) -> Tensor:
+        ids, real, chosen = batch["input_ids"], batch.get("attention_mask"), batch.get("global_attention_mask")
+        layout = batch.get("layout")
+        if layout is None:
+            layout = rows_of(ids, real) if chosen is None else long_rows(ids, real, chosen)
+        return encoded(self.encoder, ids, {**batch, "layout": layout}, wanted)
 
 
 def new_model(config: ModelConfig) -> PretrainingModel:
@@ -125,16 +131,3 @@ def convert(model: ModelConfig, state: Mapping[str, Tensor], positions: int) -> 
             if f".attention.{projection}." in name:
                 longer[name.replace(f".{projection}.", f".global_{projection}.")] = tensor.clone()
     return config, longer
-
-
-def _whole(input_ids: Tensor, attention_mask: Tensor | None) -> tuple[tuple[int, int], Tensor | None]:
-    return (input_ids.shape[0], input_ids.shape[1]), attention_mask
-
-
-def _first(input_ids: Tensor, chosen: Tensor | None) -> Tensor:
-    """The global tokens: the `chosen`, or the first of every row."""
-    if chosen is not None:
-        return chosen.bool()
-    first = torch.zeros_like(input_ids, dtype=torch.bool)
-    first[:, 0] = True
-    return first

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from model.families.config import ModelConfig
+from pipeline.core.config import Tag
 
 
 class LtrConfig(ModelConfig):
@@ -13,7 +14,7 @@ class LtrConfig(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"lm": {}}
 
-    family: Literal["ltr"] = "ltr"
+    family: Tag[Literal["ltr"]] = "ltr"
 
     bilstm: bool = False
     """In fine-tuning, a bidirectional LSTM of random weights stands on the encoder (Table 5, last row)."""

@@ -7,7 +7,7 @@ only one that has seen all others; or, with `bilstm`, at the first state of a bi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from model.families.bert import model as bert
 from model.families.config import ModelConfig
 from model.families.ltr.config import LtrConfig
+from model.families.pretraining import encoded
 from model.layers.encoder import Encoder
 from model.layers.heads import MaskedLMHead, Pooler, initialize
 from model.layers.unmask import unmask
@@ -31,13 +32,13 @@ class LeftToRight(nn.Module):
         self.encoder = encoder
         self.lm = lm
 
-    def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """The batch's masks are taken off first.
 
         Returns:
             `hidden` [B, L, D]; `lm_logits` [B, L, V].
         """
-        hidden = self.encoder(unmask(batch), batch.get("attention_mask"), batch["token_type_ids"], batch.get("sequence_starts"))
+        hidden = encoded(self.encoder, unmask(batch), batch)
         return {"hidden": hidden, "lm_logits": self.lm(hidden, self.encoder.embeddings.word.weight)}
 
 

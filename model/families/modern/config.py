@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from model.families.config import ModelConfig, Probability, Size
+from pipeline.core.config import Tag
 
 
 class ModernConfig(ModelConfig):
@@ -15,7 +16,7 @@ class ModernConfig(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
 
-    family: Literal["modern"] = "modern"
+    family: Tag[Literal["modern"]] = "modern"
     num_hidden_layers: Size = 22
     intermediate_size: Size = 1152
     max_position_embeddings: Size = 8192

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from model.families.config import ModelConfig, Size
+from pipeline.core.config import Tag
 
 
 class RobertaConfig(ModelConfig):
@@ -15,7 +16,7 @@ class RobertaConfig(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
 
-    family: Literal["roberta"] = "roberta"
+    family: Tag[Literal["roberta"]] = "roberta"
     type_vocab_size: Size = 1
     max_position_embeddings: Size = 512
     """The longest row that the model can read, in pieces; Hugging Face counts the padding's rows of the table too (514 for 512)."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from model.families.config import ModelConfig, Size
+from pipeline.core.config import Tag
 
 
 class SpanBertConfig(ModelConfig):
@@ -13,7 +14,7 @@ class SpanBertConfig(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "span_boundary": {}}
 
-    family: Literal["spanbert"] = "spanbert"
+    family: Tag[Literal["spanbert"]] = "spanbert"
 
     span_positions: Size = 20
     """Places in a masked span that have an embedding; spans are 10 words at most (section 3.1)."""

@@ -6,7 +6,7 @@ Equation 1 of the paper is the sum of the masked-token loss and the span boundar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -57,13 +57,13 @@ class SpanModel(PretrainingModel):
         super().__init__(encoder, masked_lm)
         self.span_boundary = span_boundary
 
-    def places(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def places(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """Both ends of every masked token's span too."""
         found = spans(batch["masked_positions"])
         last = batch["input_ids"].numel() - 1  # a row that is one mask has nothing behind it
         return {**super().places(batch), "left": found.left, "right": found.right.clamp(max=last)}
 
-    def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """As `PretrainingModel.logits`, and `sbo_logits` [M, V]."""
         place = spans(batch["masked_positions"]).place
         found = self.span_boundary(states["left"], states["right"], place, self.encoder.embeddings.word.weight)

@@ -41,7 +41,7 @@ def run(config: EvaluateConfig, build: Build) -> Outcome:
     examples, samples = split.examples, split.samples
     build.report.progress(0, len(examples), "examples", {})
     network = trained_network(task, loaded.model, loaded.state, meaning, loaded.path).to(world.device)
-    answers = predict(TaskObjective(task, network, precision), samples, world)
+    answers = predict(TaskObjective(task, network, precision, world.device), samples, world)
     predictions = task.decode(answers, examples, samples)
     build.report.progress(len(examples), len(examples), "examples", {})
     task.write(build.file(PREDICTIONS), examples, predictions)

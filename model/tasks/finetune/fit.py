@@ -105,8 +105,14 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
         notes.append(f"engine {engine.name}: {engine.reason}")
     longest = int(setup.train.samples.lengths.max())
     plan = sizing.plan(config.batch_size, execution.micro_batch, model, longest, world)
-    source = Epochs(setup.train.samples, batch_size=config.batch_size, seed=config.seed, micro_batch=plan.micro_batch)
-    objective = TaskObjective(task, network, precision)
+    objective = TaskObjective(task, network, precision, world.device)
+    source = Epochs(
+        setup.train.samples,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        micro_batch=plan.micro_batch,
+        layout=objective.layout,
+    )
     unused = freeze_unused(objective, source.blank())
     if unused:
         notes.append(f"not trained, as the task does not use them: {', '.join(unused)}")

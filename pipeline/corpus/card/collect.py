@@ -7,44 +7,44 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up
 from pipeline.corpus.dedup.signatures import jaccard
-from pipeline.corpus.parts import joined
+from pipeline.corpus.document import joined
+from pipeline.corpus.parts import taken
 from pipeline.corpus.schema import CORPUS
-from pipeline.corpus.write import taken
+from pipeline.corpus.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up
 
 if TYPE_CHECKING:
+    from pipeline.corpus.config import CorpusConfig
     from pipeline.corpus.dedup.plan import Plan
-    from pipeline.corpus.sources import Part
-    from pipeline.corpus.stage import CorpusConfig
+    from pipeline.corpus.sources import PlannedSlice
 
-FORMAT = 1
+FORMAT = 2
 EXAMPLES = 3  # of each reason
 EXCERPT = 400  # characters
 
 
 def collect(
     config: CorpusConfig,
-    parts: Sequence[Part],
+    slices: Sequence[PlannedSlice],
     results: Sequence[Mapping[str, Any]],
     placed: Plan,
     written: Sequence[Mapping[str, Any]],
     counters: Mapping[str, int],
-    paths: tuple[str, ...],
+    parts: tuple[str, ...],
 ) -> dict[str, Any]:
     """The content of `card.json`.
 
     Args:
         config: of the stage.
-        parts: what was read.
-        results: what `ReadSplit` gave for each part.
+        slices: what was read.
+        results: what `ReadSlice` gave for each slice.
         placed: the plan.
         written: what `WriteShard` gave for each shard.
         counters: the stage's.
-        paths: the parts' files without their endings.
+        parts: the parts' files without their endings.
     """
     kept = add_up(written)
-    sources = _sources(parts, results, placed, kept["sources"])
+    sources = _sources(slices, results, placed, kept["sources"])
     totals = {
         name: sum(source[name] for source in sources) for name in ("documents", "sentences", "words", "characters", "bytes")
     }
@@ -69,7 +69,7 @@ def collect(
         "dropped_files": _most_first(counters, "dropped_files/"),
         "quarantined": _most_first(counters, "quarantined/"),
         "examples": _examples(results),
-        "duplicates": _duplicates(config, parts, placed, paths),
+        "duplicates": _duplicates(config, slices, placed, parts),
         "decontamination": _decontamination(config, results, counters),
         "languages": {
             "sampled": sampled,
@@ -86,21 +86,21 @@ def _most_first(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
 
 
 def _sources(
-    parts: Sequence[Part], results: Sequence[Mapping[str, Any]], placed: Plan, kept: Mapping[str, Mapping[str, int]]
+    slices: Sequence[PlannedSlice], results: Sequence[Mapping[str, Any]], placed: Plan, kept: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     files: dict[str, set[str]] = {}
-    for part, result in zip(parts, results, strict=True):
-        kind = part.split.kind
+    for one, result in zip(slices, results, strict=True):
+        kind = one.slice.kind
         row = rows.setdefault(
-            kind, {"kind": kind, "files": 0, "read_documents": 0, "read_bytes": 0, "dropped_reading": 0, "copies": 0}
+            kind, {"kind": kind, "files": 0, "read_documents": 0, "read_bytes": 0, "dropped_reading": 0, "duplicates": 0}
         )
-        files.setdefault(kind, set()).add(part.split.name)
+        files.setdefault(kind, set()).add(one.slice.name)
         row["read_documents"] += result["counters"].get("read/documents", 0)
         row["read_bytes"] += result["counters"].get("read/bytes", 0)
         row["dropped_reading"] += sum(count for name, count in result["counters"].items() if name.startswith("dropped/"))
-    for (copy, _, _), count in placed.pairs.items():
-        rows[parts[copy].split.kind]["copies"] += count
+    for (duplicate, _, _), count in placed.pairs.items():
+        rows[slices[duplicate].slice.kind]["duplicates"] += count
     nothing = dict.fromkeys(("documents", "sentences", "words", "characters", "bytes"), 0)
     return [{**row, "files": len(files[kind]), **kept.get(kind, nothing)} for kind, row in sorted(rows.items())]
 
@@ -118,11 +118,11 @@ def _examples(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def _duplicates(config: CorpusConfig, parts: Sequence[Part], placed: Plan, paths: tuple[str, ...]) -> dict[str, Any]:
+def _duplicates(config: CorpusConfig, slices: Sequence[PlannedSlice], placed: Plan, parts: tuple[str, ...]) -> dict[str, Any]:
     minhash = config.minhash()
     between: dict[tuple[str, str], int] = {}
-    for (copy, of, _), count in placed.pairs.items():
-        kinds = parts[copy].split.kind, parts[of].split.kind
+    for (duplicate, of, _), count in placed.pairs.items():
+        kinds = slices[duplicate].slice.kind, slices[of].slice.kind
         between[kinds] = between.get(kinds, 0) + count
     return {
         "method": config.dedup,
@@ -136,19 +136,19 @@ def _duplicates(config: CorpusConfig, parts: Sequence[Part], placed: Plan, paths
         "same_id": placed.dropped.get("duplicate_id", 0),
         "groups": placed.groups,
         "largest": placed.largest,
-        "between": [{"copy": copy, "of": of, "documents": count} for (copy, of), count in sorted(between.items())],
-        "pairs": _pairs(config, placed, paths),
+        "between": [{"duplicate": kind, "of": of, "documents": count} for (kind, of), count in sorted(between.items())],
+        "pairs": _pairs(config, placed, parts),
     }
 
 
-def _pairs(config: CorpusConfig, placed: Plan, paths: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Examples of copies beside what stays for them, with the similarity of the texts themselves."""
+def _pairs(config: CorpusConfig, placed: Plan, parts: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Examples of duplicates beside what stays for them, with the similarity of the texts themselves."""
     pairs = []
-    for reason, copy, of in placed.chosen:
-        places = [np.array(values, dtype=np.int32) for values in zip(copy, of, strict=True)]
+    for reason, duplicate, of in placed.chosen:
+        places = [np.array(values, dtype=np.int32) for values in zip(duplicate, of, strict=True)]
         texts = []
         shown = []
-        for document in taken(paths, CORPUS, *places).to_pylist():
+        for document in taken(parts, CORPUS, *places).to_pylist():
             texts.append(joined(document["sentences"], document["paragraphs"]))
             shown.append(
                 {
@@ -160,12 +160,12 @@ def _pairs(config: CorpusConfig, placed: Plan, paths: tuple[str, ...]) -> list[d
                 }
             )
         similarity = round(jaccard(texts[0], texts[1], config.dedup_ngram), 3)
-        pairs.append({"reason": reason, "similarity": similarity, "copy": shown[0], "kept": shown[1]})
+        pairs.append({"reason": reason, "similarity": similarity, "duplicate": shown[0], "kept": shown[1]})
     return pairs
 
 
 def _decontamination(config: CorpusConfig, results: Sequence[Mapping[str, Any]], counters: Mapping[str, int]) -> dict[str, Any]:
-    tasks = {name: 0 for name, _ in config.task_files()} if config.decontaminate else {}
+    tasks = {name: 0 for name, _, _ in config.task_files()} if config.decontaminate else {}
     for result in results:
         for name, count in result["tasks"].items():
             tasks[name] = tasks.get(name, 0) + count

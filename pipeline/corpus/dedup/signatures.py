@@ -17,44 +17,14 @@ import numpy.typing as npt
 
 from pipeline.core import random_keys
 from pipeline.corpus.dedup import ngrams
+from pipeline.corpus.dedup.options import DEFAULT, MinHash
 
 U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
 
 EXACT_BYTES = 16
-BANDS, ROWS, NGRAM = 14, 8, 5
 _BLOCK = 1 << 10  # n-grams hashed at a time, so that the hashes of a block stay in the cache
 _MOST = np.iinfo(np.uint32).max
-
-
-@dataclass(frozen=True, slots=True)
-class MinHash:
-    """Parameters of the search for near copies.
-
-    Attributes:
-        bands, rows: a document has bands · rows minima; near copies have all rows of a band in common.
-        ngram: words.
-    """
-
-    bands: int = BANDS
-    rows: int = ROWS
-    ngram: int = NGRAM
-
-    @property
-    def minima(self) -> int:
-        return self.bands * self.rows
-
-    def probability(self, similarity: float) -> float:
-        """Of being found, for two documents of this Jaccard similarity."""
-        return float(1 - (1 - similarity**self.rows) ** self.bands)
-
-    @property
-    def threshold(self) -> float:
-        """The similarity at which half of the pairs are found."""
-        return float((1 - 0.5 ** (1 / self.bands)) ** (1 / self.rows))
-
-
-DEFAULT = MinHash()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +56,7 @@ def signature(text: str, minhash: MinHash | None = DEFAULT) -> Signature:
     return Signature(exact, bands, minima.astype(np.uint8))
 
 
-def shingles(data: bytes, length: int = NGRAM) -> U32:
+def shingles(data: bytes, length: int = DEFAULT.ngram) -> U32:
     """uint32 [n]: a hash of each run of `length` words of `normal(text)`, or of all the words where there are fewer."""
     words = ngrams.Words(data)
     return (words.ngrams(max(1, min(length, words.count))) >> np.uint64(32)).astype(np.uint32)
@@ -129,7 +99,7 @@ def similarity(left: U8, right: U8) -> npt.NDArray[np.float64]:
     return found
 
 
-def jaccard(left: str, right: str, length: int = NGRAM) -> float:
+def jaccard(left: str, right: str, length: int = DEFAULT.ngram) -> float:
     """The similarity itself: the share of the two texts' word n-grams that both have."""
     one, two = (np.unique(shingles(ngrams.normal(text), length)) for text in (left, right))
     both = np.intersect1d(one, two, assume_unique=True).size

@@ -17,6 +17,8 @@ from typing import Any
 
 from pipeline.core import storage
 from pipeline.core.errors import DataError
+from pipeline.corpus.readers.byte_source import Damaged
+from pipeline.corpus.readers.unpack import open_source
 
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _NO_TASKS = re.compile(
@@ -73,8 +75,6 @@ def task_texts(path: str) -> Iterator[str]:
 
 
 def _read(path: str) -> str:
-    from pipeline.corpus.readers.unpack import Damaged, open_source
-
     data = bytearray()
     try:
         source = open_source(path)

@@ -1,15 +1,16 @@
 """One reader a format: what a source's path holds, and its documents.
 
-A reader is an object with the methods of `pipeline.corpus.readers.base.Reader`. To add one: a file here and a line below.
-This module and those it names at the top of theirs are imported by the command line, so they import nothing heavy.
+To add a reader: a file with an object that has the attributes and methods of `pipeline.corpus.readers.base.Reader` (a
+`FileReader`, as a rule) and, if it looks at options of its own, their class; and a line in READERS. The config of the corpus
+stage takes its options from all readers, so the modules named here import nothing heavy at their top.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import UsageError, did_you_mean
+from pipeline.core.registry import load
 
 if TYPE_CHECKING:
     from pipeline.corpus.readers.base import Reader
@@ -31,6 +32,5 @@ def find_reader(kind: str) -> Reader:
     """The reader of sources of this kind; `UsageError` if there is none."""
     if kind not in READERS:
         raise UsageError(f"unknown source kind {kind!r}; {did_you_mean(kind, READERS)}")
-    module, _, name = READERS[kind].partition(":")
-    found: Reader = getattr(importlib.import_module(module), name)
+    found: Reader = load(READERS[kind])
     return found

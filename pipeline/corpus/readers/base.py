@@ -1,7 +1,7 @@
-"""What every reader shares: splits, settings, the tally of what was read and dropped, and opening files.
+"""What every reader shares: slices of sources, the tally of what was read and dropped, and finding files.
 
-A source becomes splits before anything runs; each split is then read by itself, by any worker, as a stream of
-documents. Reading depends on the split's bytes and the settings alone.
+A source becomes slices before anything runs; each slice is then read by itself, by any worker, as a stream of
+documents. What is read depends on the slice's bytes and the options alone.
 """
 
 from __future__ import annotations
@@ -9,28 +9,26 @@ from __future__ import annotations
 import fnmatch
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
 
 from pipeline.core import storage
 from pipeline.core.errors import DataError
 from pipeline.corpus.document import Document
-
-# No text that anybody wrote is longer; what claims to be is a bomb, a log or a concatenation, and is dropped unread.
-MAXIMUM_DOCUMENT_BYTES = 64 << 20
+from pipeline.corpus.options import CorpusOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """A part of a source that is read at one go.
+class Slice:
+    """The part of a source that is read at one go: a file, a range of its bytes, or a package.
 
     Attributes:
         kind: the reader's name.
         name: the file's name relative to the source; with `kind` it opens the ids of the documents.
         path: where it lies now; takes no part in anything that is written.
         size: bytes, for balance and progress.
-        part: (first byte, end) of the file where a split is a part of one; None: all of it. What is read is the same however a
+        span: (first byte, end) where a slice is a part of its file; None: the whole file. The documents are the same however a
             file is cut.
         fields: how the columns of structured sources are named: `text`, `id`, `title` to the source's own names.
     """
@@ -39,37 +37,26 @@ class Split:
     name: str
     path: str
     size: int
-    part: tuple[int, int] | None = None
+    span: tuple[int, int] | None = None
     fields: tuple[tuple[str, str], ...] = ()
 
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the config says about reading.
-
-    Attributes:
-        stop: whether a damaged file ends the stage; else it is counted, listed, and the rest is read.
-        dropped_sections: headings, in lower case, of the encyclopedia's sections that are no text.
-        kept_sections: where any are given, of the articles only these sections are read; the text before the first heading is
-            named by the empty string.
-        disambiguation_templates: names of templates, beside the known ones, by which a wiki marks its disambiguation pages.
-        blank_line_documents: whether in a plain text (source `text`) a blank line ends a document; else a file is one.
-        maximum_document_bytes: what is longer is dropped as `too_long`, without ever being held whole.
-    """
-
-    stop: bool = True
-    dropped_sections: frozenset[str] = frozenset()
-    kept_sections: frozenset[str] = frozenset()
-    disambiguation_templates: frozenset[str] = frozenset()
-    blank_line_documents: bool = False
-    maximum_document_bytes: int = MAXIMUM_DOCUMENT_BYTES
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Slice:
+        """What `as_json` gave, its tuples become lists on the way."""
+        span, fields = value["span"], value["fields"]
+        return cls(
+            **{**value, "span": tuple(span) if span else None, "fields": tuple((name, column) for name, column in fields)}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
-    """Something that could not be read: a line of `rejected.jsonl`."""
+class Unreadable:
+    """Something that could not be read: a line of `unreadable.jsonl`."""
 
-    file: str  # kind/name of the split, and the name inside it where it is an archive or a package
+    file: str  # kind/name of the slice, and the name inside it where it is an archive or a package
     offset: int  # bytes from the start of the (unpacked) file; 0 where nothing better is known
     reason: str
     sentence: str
@@ -77,16 +64,16 @@ class Rejected:
 
 @dataclass(slots=True)
 class Tally:
-    """What reading one split counted.
+    """What reading one slice counted.
 
     Every raw document passes through `read`, and then is either yielded or `drop`ped, so that what was read is always
     the sum of what was kept and what was dropped.
     """
 
-    split: Split
+    slice: Slice
     stop: bool = True
     counters: Counter[str] = field(default_factory=Counter)
-    rejected: list[Rejected] = field(default_factory=list)
+    unreadable: list[Unreadable] = field(default_factory=list)
 
     def read(self, size: int) -> None:
         """One more raw document, of `size` bytes."""
@@ -105,29 +92,39 @@ class Tally:
     def quarantine(self, reason: str, sentence: str, *, offset: int = 0, inner: str = "") -> None:
         """Something could not be read; note it and go on."""
         self.counters[f"quarantined/{reason}"] += 1
-        name = posixpath.join(self.split.kind, self.split.name, inner) if inner else f"{self.split.kind}/{self.split.name}"
-        self.rejected.append(Rejected(file=name, offset=offset, reason=reason, sentence=sentence))
+        name = posixpath.join(self.slice.kind, self.slice.name, inner) if inner else f"{self.slice.kind}/{self.slice.name}"
+        self.unreadable.append(Unreadable(file=name, offset=offset, reason=reason, sentence=sentence))
 
     def damaged(self, reason: str, sentence: str, *, offset: int = 0, inner: str = "") -> None:
-        """The file is not what it claims to be: `DataError`, or by the settings a quarantine. The caller ends reading it."""
+        """The file is not what it claims to be: `DataError`, or by the options a quarantine. The caller ends reading it."""
         if self.stop:
             raise DataError(
-                f"{self.split.path}: {sentence}; get the file again, or set corpus.on_error to quarantine to go on without it"
+                f"{self.slice.path}: {sentence}; get the file again, or set corpus.on_error to quarantine to go on without it"
             )
         self.quarantine(reason, sentence, offset=offset, inner=inner)
 
 
 class Reader(Protocol):
-    """A format of source."""
+    """A format of source.
 
-    def splits(self, path: str) -> list[Split]:
+    Attributes:
+        options: the class of options that `read` looks at.
+        has_columns: whether its documents are records, so that a source may name the `fields` they are taken from.
+        takes_names: whether a source's path may be a list of names and no path in storage, such as a list of packages.
+    """
+
+    options: type[CorpusOptions]
+    has_columns: bool
+    takes_names: bool
+
+    def slices(self, path: str) -> list[Slice]:
         """What the source at `path` consists of. `DataError` if there is nothing of this format."""
 
-    def files(self, split: Split) -> list[tuple[str, str]]:
-        """(relative name, path) of every file whose bytes the split's documents come from."""
+    def files(self, file_slice: Slice) -> list[tuple[str, str]]:
+        """(relative name, path) of every file whose bytes the slice's documents come from."""
 
-    def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
-        """The split's documents as they stand in the source: markup gone, paragraphs found, nothing cleaned yet."""
+    def read(self, file_slice: Slice, options: Any, tally: Tally) -> Iterator[Document]:
+        """The slice's documents as they stand in the source: markup gone, paragraphs found, nothing cleaned yet."""
 
 
 class FileReader:
@@ -142,14 +139,17 @@ class FileReader:
 
     kind = ""
     patterns: tuple[str, ...] = ()
+    options: type[CorpusOptions] = CorpusOptions
+    has_columns = False
+    takes_names = False
 
-    def splits(self, path: str) -> list[Split]:
+    def slices(self, path: str) -> list[Slice]:
         if not storage.exists(path) and storage.is_pattern(path):
             return self._matches(path)
         if not storage.exists(path):
             raise DataError(f"{path} does not exist; check the path of source {self.kind}")
         if not storage.is_dir(path):
-            return self.parts(self._split(posixpath.basename(path.rstrip("/")), path))
+            return self.cut(self._slice(posixpath.basename(path.rstrip("/")), path))
         names = [name for name in storage.list_files(path) if self._wanted(name)]
         if not names:
             raise DataError(
@@ -157,7 +157,7 @@ class FileReader:
             )
         return self._all((name, storage.join(path, name)) for name in names)
 
-    def _matches(self, pattern: str) -> list[Split]:
+    def _matches(self, pattern: str) -> list[Slice]:
         """The files that a pattern names, and those of the reader's format below the directories that it names.
 
         Their names are relative to the directory before the pattern's first wildcard, as if it had been given.
@@ -175,15 +175,15 @@ class FileReader:
             raise DataError(f"{pattern} matches no file of source {self.kind}; check the pattern, and quote it in a shell")
         return self._all(sorted(named.items()))
 
-    def _all(self, files: Iterable[tuple[str, str]]) -> list[Split]:
-        return [part for name, path in files for part in self.parts(self._split(name, path))]
+    def _all(self, files: Iterable[tuple[str, str]]) -> list[Slice]:
+        return [part for name, path in files for part in self.cut(self._slice(name, path))]
 
-    def parts(self, split: Split) -> list[Split]:
-        """A file in the parts that different workers may read; by default, whole. The documents and their ids do not change."""
-        return [split]
+    def cut(self, file_slice: Slice) -> list[Slice]:
+        """A file in slices that different workers may read; by default, whole. The documents and their ids do not change."""
+        return [file_slice]
 
-    def _split(self, name: str, path: str) -> Split:
-        return Split(kind=self.kind, name=storage.readable(name), path=path, size=int(storage.stat(path)["size"] or 0))
+    def _slice(self, name: str, path: str) -> Slice:
+        return Slice(kind=self.kind, name=storage.readable(name), path=path, size=int(storage.stat(path)["size"] or 0))
 
     def _wanted(self, name: str) -> bool:
         parts = name.lower().split("/")
@@ -191,5 +191,5 @@ class FileReader:
             fnmatch.fnmatch(parts[-1], p) for p in self.patterns
         )
 
-    def files(self, split: Split) -> list[tuple[str, str]]:
-        return [(split.name, split.path)]
+    def files(self, file_slice: Slice) -> list[tuple[str, str]]:
+        return [(file_slice.name, file_slice.path)]

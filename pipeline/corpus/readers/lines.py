@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.unpack import Damaged, Source
+from pipeline.corpus.readers.byte_source import ByteSource, Damaged
 
 _CHUNK = 1 << 20
 
@@ -27,7 +27,7 @@ class Line:
     size: int
 
 
-def read_lines(source: Source, tally: Tally, limit: int) -> Iterator[Line]:
+def read_lines(source: ByteSource, tally: Tally, limit: int) -> Iterator[Line]:
     """The lines of `source`. One that is cut by damage is left out; the tally is told where.
 
     What comes after damage is the next stream of the file, and streams are taken to begin with a line.
@@ -75,7 +75,7 @@ def decode(data: bytes, tally: Tally, *, offset: int = 0) -> str | None:
 
     Args:
         data: the bytes.
-        tally: of the split.
+        tally: of the slice.
         offset: of `data` in the file.
     """
     if not data.strip():

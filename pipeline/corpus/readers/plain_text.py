@@ -9,46 +9,56 @@ import posixpath
 from collections.abc import Iterator
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.readers.base import FileReader, Settings, Split, Tally
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.readers.base import FileReader, Slice, Tally
+from pipeline.corpus.readers.byte_source import Damaged
 from pipeline.corpus.readers.lines import decode, read_lines
 from pipeline.corpus.readers.paragraphs import paragraphs
-from pipeline.corpus.readers.unpack import Damaged, as_utf8, open_source
+from pipeline.corpus.readers.unpack import as_utf8, open_source
 
 _CHUNK = 1 << 20
+
+
+class PlainTextOptions(CorpusOptions):
+    """How plain text is cut into documents."""
+
+    blank_line_documents: bool = False
+    """Whether in plain text (source `text`) a blank line ends a document; else a file is one."""
 
 
 class TextReader(FileReader):
     """Documents `text/<relative file name>`, or `text/<relative file name>/<number>`, numbered from 1."""
 
     kind = "text"
+    options = PlainTextOptions
     patterns = tuple(
         f"*{ending}{packed}" for ending in (".txt", ".text", ".tokens", ".raw") for packed in ("", ".gz", ".bz2", ".xz", ".zst")
     )
 
-    def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: PlainTextOptions, tally: Tally) -> Iterator[Document]:
         """The documents of one file."""
-        if settings.blank_line_documents:
-            yield from self._between_blank_lines(split, settings, tally)
+        if options.blank_line_documents:
+            yield from self._between_blank_lines(file_slice, options, tally)
             return
-        data = read_whole(split, settings, tally)
+        data = read_whole(file_slice, options, tally)
         text = None if data is None else decode(data, tally)
         if data is None or text is None:
             return
         tally.read(len(data))
-        name = posixpath.basename(split.name).partition(".")[0].replace("_", " ")
-        yield Document(id=f"{self.kind}/{split.name}", source=self.kind, title=name, paragraphs=paragraphs(text))
+        name = posixpath.basename(file_slice.name).partition(".")[0].replace("_", " ")
+        yield Document(id=f"{self.kind}/{file_slice.name}", source=self.kind, title=name, paragraphs=paragraphs(text))
 
-    def _between_blank_lines(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
+    def _between_blank_lines(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[Document]:
         lines: list[bytes] = []
         number = size = start = 0
-        source = open_source(split.path)
+        source = open_source(file_slice.path)
 
         def finish() -> Iterator[Document]:
             nonlocal number
             if not size:
                 return
             number += 1
-            if size > settings.maximum_document_bytes:
+            if size > options.maximum_document_bytes:
                 tally.read(size)
                 tally.drop("too_long")
                 tally.quarantine(
@@ -59,33 +69,33 @@ class TextReader(FileReader):
             if text is not None:
                 tally.read(size)
                 found = tuple(line.strip() for line in text.split("\n") if line.strip())
-                yield Document(id=f"{self.kind}/{split.name}/{number}", source=self.kind, title="", paragraphs=found)
+                yield Document(id=f"{self.kind}/{file_slice.name}/{number}", source=self.kind, title="", paragraphs=found)
 
         try:
-            for line in read_lines(as_utf8(source), tally, settings.maximum_document_bytes):
+            for line in read_lines(as_utf8(source), tally, options.maximum_document_bytes):
                 if line.data is not None and not line.data.strip():
                     yield from finish()
                     lines, size = [], 0
                     continue
                 start = start if size else line.offset
                 size += line.size + 1
-                if size <= settings.maximum_document_bytes and line.data is not None:
+                if size <= options.maximum_document_bytes and line.data is not None:
                     lines.append(line.data)
                 else:
                     lines = []
             yield from finish()
         finally:
             source.close()
-        if not number and not tally.rejected:
+        if not number and not tally.unreadable:
             tally.quarantine("empty_file", "the file is empty")
 
 
-def read_whole(split: Split, settings: Settings, tally: Tally) -> bytes | None:
+def read_whole(file_slice: Slice, options: CorpusOptions, tally: Tally) -> bytes | None:
     """A file that is a document; None, with the tally told, where it is damaged or longer than a document may be."""
     pieces: list[bytes] = []
     size = 0
-    limit = settings.maximum_document_bytes
-    source = open_source(split.path)
+    limit = options.maximum_document_bytes
+    source = open_source(file_slice.path)
     try:
         while size <= limit:
             data = source.read(_CHUNK)

@@ -1,10 +1,8 @@
-"""Whether a line of its own is running text, in any script."""
+"""For readers that take markup away: whether a line of its own is running text, in any script; and punctuation that lost its words."""
 
 from __future__ import annotations
 
 import re
-
-from pipeline.corpus.steps.clean import tidy
 
 _CLOSERS = "\"'”’»›)\\]」』）》】"
 # Full stops, question and exclamation marks: Latin, CJK, Arabic, Devanagari, Armenian, Ethiopic, Burmese, Khmer.
@@ -33,6 +31,28 @@ def reads_as_prose(text: str) -> bool:
     if _END.search(text[-4:]):
         return True
     return len(text) > _LONG and bool(_INNER_END.search(text))
+
+
+_ROUNDS = 4
+_EMPTY = re.compile(r"\(\s*\)|\[\s*\]|\"\s*\"|“\s*”|«\s*»")
+_AFTER_OPENING = re.compile(r"([(\[])(?:\s*(?:[;,:]|(?:or|and)\b(?=\s*[;,)]))){1,8}\s*")
+_BEFORE_CLOSING = re.compile(r"(?:\s*[;,:]){1,8}\s*([)\]])")
+_DOUBLED = re.compile(r"([,;:])(?:\s{0,4}[,;])+")
+_PADDED = re.compile(r"([(\[])\s+|\s+([)\]])")
+_SPACE_BEFORE = re.compile(r"[ \t\n]+([,;:.!?])(?=[\s)\]\"”’]|$)")
+
+
+def tidy(text: str) -> str:
+    """Take away the punctuation that lost its words: `( ; born 1935)` is `(born 1935)`, `()` is nothing."""
+    text = _DOUBLED.sub(r"\1", text)
+    if "(" in text or "[" in text or '"' in text or "“" in text or "«" in text:
+        for _ in range(_ROUNDS):  # one may uncover another
+            before = text
+            text = _BEFORE_CLOSING.sub(r"\1", _AFTER_OPENING.sub(r"\1", _EMPTY.sub("", text)))
+            if text == before:
+                break
+        text = _PADDED.sub(r"\1\2", text)
+    return _SPACE_BEFORE.sub(r"\1", text)
 
 
 # Without one of these, or with other blanks than single spaces, there is nothing that `tidy` would mend; most paragraphs are such.

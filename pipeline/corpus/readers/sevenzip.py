@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pipeline.core import storage
-from pipeline.corpus.readers.unpack import FREE_BYTES, MAXIMUM_RATIO, Damaged
+from pipeline.corpus.readers.byte_source import FREE_BYTES, MAXIMUM_RATIO, Damaged
 
 if TYPE_CHECKING:
     from py7zr.io import Py7zIO, WriterFactory

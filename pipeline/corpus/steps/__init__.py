@@ -1,1 +1,1 @@
-"""What happens to one document between its reader and the search for copies: pure functions, a file each."""
+"""What happens to one document between its reader and the search for duplicates: pure functions, a file each."""

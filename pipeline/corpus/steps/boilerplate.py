@@ -7,10 +7,23 @@ or a paragraph that mentions a privacy policy stays. English is covered best; co
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, ClassVar
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.steps.result import Removed, Result
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.steps.base import Removed, StepFunction, StepKind, StepResult, only_from
+
+
+class BoilerplateOptions(CorpusOptions):
+    """Lines of the page around the text."""
+
+    web: ClassVar[Mapping[str, Any]] = {"boilerplate": True}
+
+    boilerplate: bool = False
+    """Whether lines of cookie notices, menus, share buttons and licences are removed (`boilerplate_*`)."""
+
 
 LONGEST_LINE = 400  # characters; a longer line is read as text
 _LONGEST_WHOLE = 120
@@ -132,7 +145,7 @@ def boilerplate_reason(line: str) -> str | None:
     return None
 
 
-def remove_boilerplate(document: Document) -> Result:
+def remove_boilerplate(document: Document) -> StepResult:
     """The document without its boilerplate lines; their reasons are REASONS."""
     kept: list[str] = []
     removed: list[Removed] = []
@@ -142,4 +155,11 @@ def remove_boilerplate(document: Document) -> Result:
             kept.append(line)
         else:
             removed.append(Removed(reason, line))
-    return Result(replace(document, paragraphs=tuple(kept)) if removed else document, None, tuple(removed))
+    return StepResult(replace(document, paragraphs=tuple(kept)) if removed else document, None, tuple(removed))
+
+
+def _build(options: BoilerplateOptions) -> StepFunction | None:
+    return only_from(options.web_sources, remove_boilerplate) if options.boilerplate else None
+
+
+STEP = StepKind(options=BoilerplateOptions, build=_build)

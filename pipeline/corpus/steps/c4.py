@@ -8,13 +8,15 @@ pipeline/corpus/steps/language.py, copies are found in pipeline/corpus/dedup/sig
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any, ClassVar
 
 from pipeline.corpus.document import Document
+from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.steps import sentences
-from pipeline.corpus.steps.result import Removed, Result
-from pipeline.corpus.steps.words import count_words, split_words
+from pipeline.corpus.steps.base import Removed, StepFunction, StepKind, StepResult, only_from
+from pipeline.corpus.steps.word_count import count_words, split_words
 
 MINIMUM_WORDS = 5  # a line
 MINIMUM_SENTENCES = 3  # a page
@@ -29,6 +31,18 @@ POLICY = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "us
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 
 
+class C4Options(CorpusOptions):
+    """The heuristics of C4."""
+
+    web: ClassVar[Mapping[str, Any]] = {"c4": True}
+
+    c4: bool = False
+    """Whether C4's rules for lines and pages apply (`c4_*`)."""
+
+    c4_end_marks: bool = True
+    """Whether, of C4's rules, that one applies by which a line ends in an end mark; it takes headings, lists and verse."""
+
+
 def _line_reason(line: str, marks: tuple[str, ...] | None) -> str | None:
     """Why a line goes; None if it stays. Reasons in the order of the original."""
     if marks is not None and (not line.endswith(marks) or line.endswith("...")):
@@ -38,7 +52,7 @@ def _line_reason(line: str, marks: tuple[str, ...] | None) -> str | None:
     return None
 
 
-def apply_c4(document: Document, *, language: str = "en", end_marks: bool = True) -> Result:
+def apply_c4(document: Document, *, language: str = "en", end_marks: bool = True) -> StepResult:
     """C4's rules.
 
     Lines go that hold a word of more than 1000 characters (`c4_long_word`), do not end in `.`, `?`, `!` or `"`, or end in
@@ -64,11 +78,11 @@ def apply_c4(document: Document, *, language: str = "en", end_marks: bool = True
         if reason is None:
             lower = line.lower()
             if "lorem ipsum" in lower:
-                return Result(None, "c4_lorem_ipsum", tuple(removed))
+                return StepResult(None, "c4_lorem_ipsum", tuple(removed))
             if "javascript" in lower:
                 reason = "c4_javascript"
             elif "{" in line:
-                return Result(None, "c4_bracket", tuple(removed))
+                return StepResult(None, "c4_bracket", tuple(removed))
             elif any(phrase in lower for phrase in POLICY):
                 reason = "c4_policy"
         if reason is None:
@@ -76,8 +90,8 @@ def apply_c4(document: Document, *, language: str = "en", end_marks: bool = True
         else:
             removed.append(Removed(reason, paragraph))
     if not _has_sentences(kept, language):
-        return Result(None, "c4_few_sentences", tuple(removed))
-    return Result(replace(document, paragraphs=tuple(kept)), None, tuple(removed))
+        return StepResult(None, "c4_few_sentences", tuple(removed))
+    return StepResult(replace(document, paragraphs=tuple(kept)), None, tuple(removed))
 
 
 def _has_sentences(lines: Iterable[str], language: str) -> bool:
@@ -86,3 +100,16 @@ def _has_sentences(lines: Iterable[str], language: str) -> bool:
     if len(lines) >= MINIMUM_SENTENCES:
         return True
     return sum(len(sentences.split_paragraph(line, language)) for line in lines) >= MINIMUM_SENTENCES
+
+
+def _build(options: C4Options) -> StepFunction | None:
+    # before the language is identified, as in C4; with `auto` the ends of sentences of all languages count
+    language, end_marks = options.language, options.c4_end_marks
+
+    def c4(document: Document) -> StepResult:
+        return apply_c4(document, language=document.language or language, end_marks=end_marks)
+
+    return only_from(options.web_sources, c4) if options.c4 else None
+
+
+STEP = StepKind(options=C4Options, build=_build)

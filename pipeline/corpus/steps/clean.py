@@ -1,7 +1,7 @@
 """Corpus stage: raw paragraphs in, paragraphs of plain text out.
 
 Unicode in NFC, one space between words, and none of the characters that only steer a screen: controls, soft
-hyphens, zero-width spaces, direction marks. `tidy` mends what readers leave where they take markup away.
+hyphens, zero-width spaces, direction marks.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from pipeline.corpus.document import Document
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.steps.base import StepFunction, StepKind, StepResult
 
 # Cc but white space; soft hyphen; zero width space, direction marks and embeddings, word joiner and the
 # invisible operators, byte order mark, interlinear annotations, tags. Joiners (U+200C, U+200D) have a meaning.
@@ -23,14 +26,18 @@ _ASCII_INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
 
 Form = Literal["NFC", "NFKC", "none"]
 
-_SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*")
-_ROUNDS = 4
-_EMPTY = re.compile(r"\(\s*\)|\[\s*\]|\"\s*\"|“\s*”|«\s*»")
-_AFTER_OPENING = re.compile(r"([(\[])(?:\s*(?:[;,:]|(?:or|and)\b(?=\s*[;,)]))){1,8}\s*")
-_BEFORE_CLOSING = re.compile(r"(?:\s*[;,:]){1,8}\s*([)\]])")
-_DOUBLED = re.compile(r"([,;:])(?:\s{0,4}[,;])+")
-_PADDED = re.compile(r"([(\[])\s+|\s+([)\]])")
-_SPACE_BEFORE = re.compile(r"[ \t\n]+([,;:.!?])(?=[\s)\]\"”’]|$)")
+
+class CleanOptions(CorpusOptions):
+    """Characters that stay, and those that do not."""
+
+    normalize_unicode: Form = "NFC"
+    """Unicode normalization: NFC, NFKC (also folds full-width letters, ligatures and superscripts) or none."""
+
+    remove_controls: bool = True
+    """Whether control characters and invisible ones are taken out."""
+
+    collapse_whitespace: bool = True
+    """Whether runs of blanks become one space; else tabs and runs inside a line stay."""
 
 
 def clean_text(text: str, *, controls: bool = True, form: Form = "NFC", whitespace: bool = True) -> str:
@@ -57,28 +64,17 @@ def clean_text(text: str, *, controls: bool = True, form: Form = "NFC", whitespa
     return text if text.isprintable() and text.strip() == text else " ".join(map(str.strip, text.splitlines())).strip()
 
 
-def tidy(text: str) -> str:
-    """Take away the punctuation that lost its words: `( ; born 1935)` is `(born 1935)`, `()` is nothing."""
-    text = _DOUBLED.sub(r"\1", text)
-    if "(" in text or "[" in text or '"' in text or "“" in text or "«" in text:
-        for _ in range(_ROUNDS):  # one may uncover another
-            before = text
-            text = _BEFORE_CLOSING.sub(r"\1", _AFTER_OPENING.sub(r"\1", _EMPTY.sub("", text)))
-            if text == before:
-                break
-        text = _PADDED.sub(r"\1\2", text)
-    return _SPACE_BEFORE.sub(r"\1", text)
-
-
-def reads_as_prose(text: str) -> bool:
-    """Whether a line of its own (a list's item, a remnant of a table) is a sentence: four words, and the end of one."""
-    if len(text.split(maxsplit=4)) < 4:
-        return False
-    return bool(_SENTENCE_END.search(text[-4:])) or (len(text) > 120 and ". " in text)
-
-
-def clean(document: Document, *, controls: bool = True, form: Form = "NFC", whitespace: bool = True) -> Document:
+def clean(document: Document, *, controls: bool = True, form: Form = "NFC", whitespace: bool = True) -> StepResult:
     """The document with title and paragraphs cleaned (`clean_text`), without the paragraphs that were nothing but blanks."""
-    cleaned = (clean_text(text, controls=controls, form=form, whitespace=whitespace) for text in document.paragraphs)
+    cleaned = [clean_text(text, controls=controls, form=form, whitespace=whitespace) for text in document.paragraphs]
     title = clean_text(document.title, controls=controls, form=form, whitespace=whitespace)
-    return replace(document, title=title, paragraphs=tuple(filter(None, cleaned)))
+    return StepResult(replace(document, title=title, paragraphs=tuple(filter(None, cleaned))))
+
+
+def _build(options: CleanOptions) -> StepFunction:
+    return partial(
+        clean, controls=options.remove_controls, form=options.normalize_unicode, whitespace=options.collapse_whitespace
+    )
+
+
+STEP = StepKind(options=CleanOptions, build=_build)

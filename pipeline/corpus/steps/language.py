@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Set
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+from pydantic import Field
 
 from pipeline.corpus.document import HOLE, Document
-from pipeline.corpus.steps.result import Result
+from pipeline.corpus.options import AUTO, CorpusOptions
+from pipeline.corpus.steps.base import StepFunction, StepKind, StepResult, only_from
 
 SAMPLE = 1000  # characters that are looked at; three times as many decide no better (docs/decisions.md)
 FIRST_SAMPLE = 400  # characters that are looked at first, which is enough for four documents in five
@@ -22,6 +27,16 @@ UNKNOWN = "und"  # ISO 639: undetermined
 _LETTER = re.compile(r"[^\W\d_]")
 _NOISE = re.compile(r"https?://\S+|www\.\S+|\S+@\S+|[\d_]+|" + HOLE)
 _NAMES = {"nb": "no", "zxx": UNKNOWN}
+
+
+class LanguageOptions(CorpusOptions):
+    """Documents in other languages."""
+
+    web: ClassVar[Mapping[str, Any]] = {"language_probability": 0.99}
+
+    language_probability: float = Field(default=0.0, ge=0, le=1)
+    """Above 0, each document's language is identified; in another language it is dropped as `other_language`, less probable than this
+    as `language_uncertain`. C4 takes 0.99."""
 
 
 @functools.cache
@@ -64,26 +79,28 @@ def identify(text: str) -> tuple[str, float]:
     return _NAMES.get(name, name), probability
 
 
-@dataclass(frozen=True, slots=True)
-class Identify:
+def keep_language(document: Document, wanted: Set[str], minimum: float) -> StepResult:
     """Write down the document's language, and drop what is in another or in none that is certain.
 
-    Attributes:
+    Args:
+        document: cleaned.
         wanted: ISO 639 codes; documents in others are dropped as `other_language`. Empty: any will do.
-        probability: documents in a language that is less probable are dropped as `language_uncertain`.
+        minimum: documents in a language that is less probable are dropped as `language_uncertain`.
     """
+    name, probability = identify(document.text)
+    if wanted and name not in wanted:
+        return StepResult(None, "other_language")
+    if probability < minimum or name == UNKNOWN:
+        return StepResult(None, "language_uncertain")
+    return StepResult(replace(document, language=name))
 
-    wanted: frozenset[str]
-    probability: float
 
-    @property
-    def name(self) -> str:
-        return "language"
+def _build(options: LanguageOptions) -> StepFunction | None:
+    minimum = options.language_probability
+    step = partial(keep_language, wanted=frozenset(options.expected_languages), minimum=minimum)
+    if options.language == AUTO:
+        return step  # the splitter of sentences needs it for documents of every source
+    return only_from(options.web_sources, step) if minimum else None
 
-    def __call__(self, document: Document) -> Result:
-        name, probability = identify(document.text)
-        if self.wanted and name not in self.wanted:
-            return Result(None, "other_language")
-        if probability < self.probability or name == UNKNOWN:
-            return Result(None, "language_uncertain")
-        return Result(replace(document, language=name))
+
+STEP = StepKind(options=LanguageOptions, build=_build)

@@ -8,6 +8,19 @@ characters that a wrong decoding leaves; in well-decoded text next to none has.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+
+from pipeline.corpus.document import Document
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.steps.base import StepFunction, StepKind, StepResult
+
+
+class RepairOptions(CorpusOptions):
+    """Text in the wrong character set."""
+
+    repair_unicode: bool = True
+    """Whether text that was decoded with the wrong character set is put right."""
+
 
 # The characters that the bytes 0x80 to 0xBF are in Windows-1252 and Latin-1, in Windows-1251 and in Mac Roman.
 _WESTERN = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
@@ -28,3 +41,18 @@ def repair_text(text: str) -> str:
 
     repaired: str = ftfy.fix_encoding(text)
     return repaired
+
+
+def repair(document: Document) -> StepResult:
+    """The document with wrongly decoded text put right in its title and paragraphs."""
+    title = repair_text(document.title)
+    paragraphs = tuple(map(repair_text, document.paragraphs))
+    changed = title != document.title or paragraphs != document.paragraphs
+    return StepResult(replace(document, title=title, paragraphs=paragraphs) if changed else document)
+
+
+def _build(options: RepairOptions) -> StepFunction | None:
+    return repair if options.repair_unicode else None
+
+
+STEP = StepKind(options=RepairOptions, build=_build)

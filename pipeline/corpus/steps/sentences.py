@@ -16,12 +16,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import sentencex
-
-from pipeline.corpus.document import HOLE
+from pipeline.corpus.document import HOLE, Document
+from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.steps import abbreviations
+from pipeline.corpus.steps.base import Removed, Sentences, StepFunction, StepKind, StepResult
 
 # Abbreviations that go with what follows: before a number, a bracket or a small letter no sentence ends here.
 _LEADS_ON = re.compile(
@@ -50,26 +50,6 @@ _QUOTATIVE = re.compile(r"[とっ、，,]|って|という|など")  # Japanese 
 _LAST_WORD = re.compile(r"(?<![^\W_])([^\W\d_][\w.'’-]*?)\.\s*$")
 _LAST_NUMBER = re.compile(r"(?<![\w.,])(?:\d{1,2}|[IVXLC]{1,5})\.\s*$")
 _FIRST_WORD = re.compile(r"[\s\"'“”„«»‚‘’(\[—–-]*(\w+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Sentences:
-    """A document's sentences.
-
-    Attributes:
-        texts: in reading order, none empty, none with a line break.
-        paragraphs: for each paragraph the index of its first sentence, rising, beginning with 0.
-        dropped: the sentences dropped because a formula had been taken out of them.
-    """
-
-    texts: list[str]
-    paragraphs: list[int]
-    dropped: list[str] = field(default_factory=list)
-
-    @property
-    def holes(self) -> int:
-        """How many sentences were dropped because of a hole."""
-        return len(self.dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +126,8 @@ def _all_borders(text: str, language: str) -> list[int]:
 
 def _borders(text: str, language: str) -> list[int]:
     """Where a sentence ends inside `text` and another begins."""
+    import sentencex  # not at the top: a config is read without it
+
     borders: list[int] = []
     pieces: list[str] = sentencex.segment(language, text)
     if len(pieces) < 2:
@@ -191,3 +173,19 @@ def split(paragraphs: Iterable[str], language: str = "en") -> Sentences:
             starts.append(len(texts))
             texts += sentences
     return Sentences(texts, starts, dropped)
+
+
+def _build(options: CorpusOptions) -> StepFunction:
+    fallback = options.fallback_language
+
+    def sentences(document: Document) -> StepResult:
+        found = split(document.paragraphs, document.language or fallback)
+        removed = tuple(Removed("formula", sentence.replace(HOLE, "[…]")) for sentence in found.dropped)
+        if not found.texts:
+            return StepResult(None, "too_short", removed)
+        return StepResult(document, None, removed, sentences=found)
+
+    return sentences
+
+
+STEP = StepKind(options=CorpusOptions, build=_build)

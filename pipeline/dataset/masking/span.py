@@ -28,9 +28,9 @@ class SpanOptions(Options):
     """What can be set of the rule `span`."""
 
     span_p: float = Field(default=0.2, gt=0, lt=1)
-    """Of the rule `span`: the geometric distribution of words in a span (SpanBERT: .2)."""
+    """Of the rule `span`: p of the geometric distribution that the number of words in a span is drawn from (SpanBERT: .2)."""
     max_span: int = Field(default=10, ge=1, le=LONGEST_UNIT)
-    """Of the rule `span`: the most words of one (SpanBERT: 10; the mean is then 3.8)."""
+    """Of the rule `span`: the most words of a span (SpanBERT: 10; the mean is then 3.8)."""
 
 
 def choose_spans(candidates: Candidates, budget: I64, keys: U64) -> Selection:

@@ -65,8 +65,3 @@ class WordSlots:
             run_left=np.repeat(run_ends, words) - slot,
             free=np.packbits(member, bitorder="little").view("<u8").astype(np.uint64, copy=False).reshape(rows, width),
         )
-
-    @property
-    def counts(self) -> I64:
-        """Words of each row: int64 [R]."""
-        return np.diff(self.offsets)

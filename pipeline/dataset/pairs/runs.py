@@ -1,6 +1,6 @@
 """Rows of text that runs on, without a pair task: RoBERTa's FULL-SENTENCES and DOC-SENTENCES, SpanBERT's single segments.
 
-A row takes whole sentences while they fit. Nothing is lost: a sentence too long for a row is cut into parts that fit, which go
+A row takes whole sentences while they fit. Nothing is lost: a sentence too long for a row is cut into pieces that fit, which go
 on in the next row (fairseq#1103: programs that leave such rows out).
 
     document    [CLS] sentences of one document [SEP]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,7 @@ class PairConfig(_PairOptions):
     short_seq_prob: float
     """The share of documents (of rows, for `electra`) that aim at a shorter, random length."""
     seed: int
-    """The dataset's."""
+    """The dataset's seed."""
 
     @property
     def max_tokens(self) -> int:
@@ -82,11 +81,6 @@ class Segments:
 
     def __len__(self) -> int:
         return len(self.document)
-
-    @property
-    def row_lengths(self) -> I64:
-        """Text tokens of each row: int64 [R]."""
-        return np.diff(offsets_of(self.lengths)[self.pieces])
 
     @classmethod
     def of_pairs(
@@ -138,9 +132,6 @@ class Segments:
             foreign=np.zeros(len(rows), np.int64),
             packed=packed,
         )
-
-
-PairingFunction = Callable[[TokenizedDocuments, PairConfig], Segments]
 
 
 def sentence_keys(documents: TokenizedDocuments, seed: int) -> U64:

@@ -11,21 +11,21 @@ import tokenizers
 def count_words(backend: tokenizers.Tokenizer, texts: Iterator[str]) -> Counter[str]:
     """How often each word occurs, as the backend's normalizer and pre-tokenizer cut them.
 
-    For backends whose pre-tokenizer cuts at every space: both steps see no further, so each space-separated part once is enough.
+    For backends whose pre-tokenizer cuts at every space: both steps see no further, so each stretch between spaces once is enough.
     """
     words: Counter[str] = Counter()
-    for part, count in count_parts(texts).items():
-        for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(part)):
+    for stretch, count in count_stretches(texts).items():
+        for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(stretch)):
             words[word] += count
     return words
 
 
-def count_parts(texts: Iterator[str]) -> Counter[str]:
-    """How often each space-separated part occurs."""
-    parts: Counter[str] = Counter()
+def count_stretches(texts: Iterator[str]) -> Counter[str]:
+    """How often each stretch between spaces occurs."""
+    stretches: Counter[str] = Counter()
     for text in texts:
-        parts.update(text.split(" "))
-    return parts
+        stretches.update(text.split(" "))
+    return stretches
 
 
 def alphabet(words: Counter[str], limit: int, mark: str = "") -> tuple[list[str], list[str]]:

@@ -75,13 +75,13 @@ def _lines(words: Counter[str], kept: set[str]) -> list[tuple[str, int]]:
 
     Every kept character occurs at least once, so that it has its piece.
     """
-    parts: Counter[str] = Counter(dict.fromkeys(kept, 1))
+    stretches: Counter[str] = Counter(dict.fromkeys(kept, 1))
     for word, count in words.items():
         whole = word if kept.issuperset(word) else "".join(c if c in kept else " " for c in word)
-        for part in whole.split():
-            if len(part) <= LONGEST:
-                parts[part] += count
-    return sorted(parts.items())
+        for stretch in whole.split():
+            if len(stretch) <= LONGEST:
+                stretches[stretch] += count
+    return sorted(stretches.items())
 
 
 def _learn(lines: list[tuple[str, int]], size: int) -> list[tuple[str, float]]:
@@ -92,7 +92,7 @@ def _learn(lines: list[tuple[str, int]], size: int) -> list[tuple[str, float]]:
     handle, path = tempfile.mkstemp(suffix=".tsv")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as output:
-            output.writelines(f"{part}\t{count}\n" for part, count in lines)
+            output.writelines(f"{stretch}\t{count}\n" for stretch, count in lines)
         sentencepiece.SentencePieceTrainer.train(
             input=path,
             input_format="tsv",
@@ -119,6 +119,6 @@ def _learn(lines: list[tuple[str, int]], size: int) -> list[tuple[str, float]]:
     pieces = [(trained.id_to_piece(number), trained.get_score(number)) for number in range(1, trained.get_piece_size())]
     present = {piece for piece, _ in pieces}
     lowest = min((score for _, score in pieces), default=-math.log(max(2, len(lines))))
-    missing = sorted({character for part, _ in lines for character in part} - present)
+    missing = sorted({character for stretch, _ in lines for character in stretch} - present)
     pieces = [(piece, round(score, SCORE_DIGITS)) for piece, score in pieces][: max(0, size - len(missing))]
     return [*pieces, *((piece, round(lowest, SCORE_DIGITS)) for piece in missing)]

@@ -167,18 +167,18 @@ def test_bins_save_padding(datasets: dict[str, str], tmp_path: Path) -> None:
 
 def test_unpacked_batches_are_few(datasets: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is asked for, only so many bytes stay unpacked, and what stays is right."""
-    from model.data import files
+    from model.data import blocks
 
     shards, plain = Shards(datasets["both"]), Shards(datasets["bins"])
     assert shards.window is not None
     assert plain.window is None
-    monkeypatch.setattr(files, "CACHE_BYTES", 20_000)
+    monkeypatch.setattr(blocks, "CACHE_BYTES", 20_000)
     for batch in range(30):
         wanted = np.random.default_rng(batch).integers(0, len(shards), 16)
         one, other = shards.take(wanted, wanted % 3), plain.take(wanted, wanted % 3)
         assert np.array_equal(one.ids, other.ids)
         assert np.array_equal(one.replacements, other.replacements)
     one = shards.take(np.array([0]), np.array([0]))
-    assert shards._buffers._bytes < 60_000
-    assert len(shards._buffers._unpacked) < len(shards._buffers.begins)
+    assert shards.blocks.unpacked_bytes < 60_000
+    assert len(shards.blocks._found) < len(shards.blocks.begins)
     assert shards.most_predictions() == plain.most_predictions() == Shards(datasets["plain"]).most_predictions()

@@ -100,9 +100,12 @@ def test_packed_rows_bring_where_their_sequences_start(inputs: tuple[str, str], 
     made = make(*inputs, tmp_path / "packed", recipe="packed", length=64)
     shards, plain = Shards(made.artifact), rows(made)
     numbers = np.arange(len(shards))[::-1].copy()
-    batch = collate(shards.take(numbers, np.zeros_like(numbers)), pad=0, longest=64)
-    starts = batch["sequence_starts"]
+    batch = collate(shards.take(numbers, np.zeros_like(numbers)), pad=0, longest=64, layout="packed")
+    starts = batch["layout"].bounds
     assert starts.dtype == torch.int32
+    assert batch["layout"].longest == int(starts.diff().max())
+    assert batch["sequence_first"][batch["attention_mask"]].nonzero().squeeze(1).equal(starts[:-1].long())
+    assert not batch["sequence_first"][~batch["attention_mask"]].any()
     expected, at = [], 0
     for row in numbers.tolist():
         expected += [at + begin for begin in plain[row]["boundaries"]]

@@ -13,6 +13,7 @@ from model.families.config import ModelConfig, check_fits, for_dataset
 from model.families.models import new_model
 from model.families.presets import model_config, parse_model, presets
 from model.families.table import FAMILIES, config_class
+from model.train.config import PretrainConfig
 from pipeline.core.errors import UsageError
 from pipeline.dataset.schema import DatasetInfo
 from pipeline.tokenizer.special import SpecialTokens
@@ -123,10 +124,12 @@ def test_every_option_of_a_family_describes_itself(family: str) -> None:
 def test_a_familys_config_is_of_that_family_alone(family: str) -> None:
     assert config_class(family)().family == family
     assert parse_model(tiny_config(family=family).model_dump(mode="json")) == tiny_config(family=family)
+    identity = PretrainConfig(model=config_class(family)()).identity()
+    assert identity["model"]["family"] == family  # or two families at their defaults would be one to the fingerprint
     with pytest.raises(ValidationError, match="family"):
         config_class(family)(family="another")
 
 
 def test_a_family_that_is_not_there_is_told_by_name() -> None:
-    with pytest.raises(UsageError, match=r"family \('robertta'\) is no model family; did you mean 'roberta'"):
+    with pytest.raises(UsageError, match=r"model family \('robertta'\) is unknown; did you mean 'roberta'"):
         parse_model({"family": "robertta"})

@@ -21,6 +21,7 @@ from model.layers.unmask import overlay, unmask
 from model.objectives import choose, objectives, total_loss
 from model.train.scoring import Scoring
 from pipeline.core.errors import UsageError
+from tests.model.layouts import laid
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
 
 
@@ -186,8 +187,9 @@ def test_left_to_right_names_the_next_token_of_the_unmasked_row() -> None:
 def test_no_sequence_of_a_packed_row_names_the_next_ones_first_token() -> None:
     batch = {name: tensor for name, tensor in tiny_batch(rows=2, length=12).items() if not name.startswith("masked")}
     lengths = batch["attention_mask"].sum(dim=1).tolist()
-    starts = [0, 2, lengths[0], lengths[0] + 1, sum(lengths)]  # two sequences in the first row, one of one token in the second
-    packed = {**batch, "sequence_starts": torch.tensor(starts, dtype=torch.int32)}
+    first_of = torch.zeros_like(batch["attention_mask"])
+    first_of[0, [0, 2]] = first_of[1, [0, 1]] = True  # two sequences a row, that which begins the second of one token
+    packed = laid({**batch, "sequence_first": first_of}, "padded")
     model, objective = tiny_model(family="ltr"), objectives(("lm",))[0]
     found = objective.score(model(packed), packed)
     assert int(found.count) == objective.count(packed) == sum(lengths) - 4

@@ -15,9 +15,11 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from model.layers import attention_kernels, varlen
 from model.layers.attention import SelfAttention
 from model.layers.attention_kernels import matmul_attention, prefers_matmul
-from model.layers.layout import Pattern, Rows, additive, buckets, packed, restarted
+from model.layers.layout import Layout, Pattern, Rows, additive
 from model.layers.rotary import Rotary
+from model.layers.unpadded import Tokens
 from model.layers.varlen import runs_varlen
+from tests.model.layouts import Choice, layout_of
 
 
 def qkv(rows: int, heads: int, length: int, width: int, seed: int) -> list[Tensor]:
@@ -107,6 +109,12 @@ def batch_of(rows: int, length: int, packed_rows: bool, seed: int) -> tuple[Tens
     return real, starts
 
 
+def lying(real: Tensor, starts: Tensor | None, choice: Choice) -> Layout:
+    """The layout of such rows."""
+    batch = {"attention_mask": real} | ({} if starts is None else {"sequence_first": starts})
+    return layout_of(batch, choice) or Rows((real.shape[0], real.shape[1]), real)
+
+
 def reference(layer: SelfAttention, hidden: Tensor, real: Tensor, starts: Tensor | None) -> Tensor:
     """Every sequence alone, scores masked with -inf by the definition."""
     found = torch.zeros_like(hidden)
@@ -131,9 +139,9 @@ def reference(layer: SelfAttention, hidden: Tensor, real: Tensor, starts: Tensor
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [None, 2, 5])
 @pytest.mark.parametrize("packed_rows", [False, True])
-@pytest.mark.parametrize("how", ["rows", "buckets"])
+@pytest.mark.parametrize("choice", ["padded", "buckets"])
 def test_every_layout_and_pattern_agree_with_the_definition(
-    how: str, packed_rows: bool, window: int | None, causal: bool
+    choice: Choice, packed_rows: bool, window: int | None, causal: bool
 ) -> None:
     """Windows of 2 and 5 in rows of 23 are computed in bands."""
     torch.manual_seed(0)
@@ -142,11 +150,11 @@ def test_every_layout_and_pattern_agree_with_the_definition(
     real, starts = batch_of(9, 23, packed_rows, seed=1)
     hidden = torch.randn(9, 23, 16, requires_grad=True)
     weight = torch.randn(9, 23, 16) * real[:, :, None]
-    if how == "rows":
-        found = layer(hidden, Rows((9, 23), real, starts))
+    layout = lying(real, starts, choice)
+    if not isinstance(layout, Tokens):
+        found = layer(hidden, layout)
     else:
-        tokens = buckets(real, starts)
-        found = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.places], tokens))
+        found = layout.put_back(layer(hidden.flatten(0, 1)[layout.places], layout))
         assert not found[~real].any()
     expected = reference(layer, hidden, real, starts)
     torch.testing.assert_close(found[real], expected[real], atol=1e-6, rtol=1e-5)
@@ -188,9 +196,10 @@ def test_what_the_gpu_kernel_is_told_is_what_the_rows_say(
     real, starts = batch_of(4, 19, True, seed=2)
     hidden = torch.randn(4, 19, 32)
     with torch.no_grad():
-        tokens = packed(real, starts)
+        tokens, rows = lying(real, starts, "packed"), lying(real, starts, "padded")
+        assert isinstance(tokens, Tokens)
         found = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.places], tokens))
-        torch.testing.assert_close(found[real], layer(hidden, Rows((4, 19), real, starts))[real], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found[real], layer(hidden, rows)[real], atol=1e-5, rtol=1e-5)
 
 
 def test_the_gpu_kernel_is_for_gpus_alone() -> None:
@@ -203,12 +212,13 @@ def test_the_gpu_kernel_agrees_with_rows(window: int | None) -> None:
     torch.manual_seed(0)
     layer = SelfAttention(128, 2, dropout=0.0, window=window).cuda()
     real, starts = batch_of(5, 70, True, seed=3)
-    real, starts = real.cuda(), None if starts is None else starts.cuda()
     hidden = torch.randn(5, 70, 128, device="cuda", requires_grad=True)
-    tokens = packed(real, starts)
+    tokens, rows = (lying(real, starts, choice).pin_memory().to(hidden.device) for choice in ("packed", "padded"))
+    assert isinstance(tokens, Tokens)
+    real = real.cuda()
     with torch.autocast("cuda", dtype=torch.bfloat16):
         found = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.places], tokens))
-        expected = layer(hidden, Rows((5, 70), real, starts))
+        expected = layer(hidden, rows)
     torch.testing.assert_close(found[real], expected[real], atol=3e-2, rtol=3e-2)
     first = torch.autograd.grad(found[real].float().square().sum(), hidden, retain_graph=True)[0]
     second = torch.autograd.grad(expected[real].float().square().sum(), hidden)[0]
@@ -217,7 +227,9 @@ def test_the_gpu_kernel_agrees_with_rows(window: int | None) -> None:
 
 def test_positions_begin_anew_with_every_sequence() -> None:
     starts = torch.tensor([[1, 0, 0, 1, 0, 1, 1, 0], [1, 0, 0, 0, 0, 0, 0, 0]]).bool()
-    assert restarted(starts).tolist() == [[0, 1, 2, 0, 1, 0, 0, 1], [0, 1, 2, 3, 4, 5, 6, 7]]
+    rows = lying(torch.ones_like(starts), starts, "padded")
+    assert rows.positions is not None
+    assert rows.positions.tolist() == [[0, 1, 2, 0, 1, 0, 0, 1], [0, 1, 2, 3, 4, 5, 6, 7]]
 
 
 def test_a_pattern_that_sees_everything_needs_no_bias() -> None:

@@ -96,7 +96,7 @@ def test_padding_is_masked_and_belongs_to_no_segment(pieces):
 def test_company_in_a_batch_changes_no_answer(pieces, shape):
     texts = [("good film the plot is cold and dull . " * 3)[: 5 * n] for n in range(1, 25)]
     task, meaning = load_task("sst2"), {"labels": ["0", "1"]}
-    objective = TaskObjective(task, new_network(task, shape, None, meaning, None, seed=1), "fp32").eval()
+    objective = TaskObjective(task, new_network(task, shape, None, meaning, None, seed=1), "fp32", ALONE.device).eval()
     together = predict(objective, encode(texts, None, pieces, 32), ALONE)
     alone = [predict(objective, encode([text], None, pieces, 32), ALONE)[0] for text in texts]
     np.testing.assert_allclose(together, alone, atol=1e-6)

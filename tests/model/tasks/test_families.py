@@ -22,19 +22,15 @@ from model.tasks.finetune.stage import STAGE as FINETUNE
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
+from tests.tiny_models import variants
 
 CPU = Execution(device="cpu", threads=1)
-CHANGES: dict[str, dict[str, Any]] = {
-    "albert": {"embedding_size": 16},
-    "electra": {"embedding_size": 16},
-    "distilbert": {"type_vocab_size": 0},
-}
 
 
 def pretrained_of(family: str, directory: Path, pieces: Any, shape: Any) -> str:
     pieces.save(str(directory / "tokenizer"))
     values = {name: value for name, value in shape.model_dump().items() if name != "type_vocab_size"}
-    config = parse_model({**values, "family": family, **CHANGES.get(family, {})})
+    config = parse_model({**values, "family": family, **variants(family)[0]})
     torch.manual_seed(7)
     path = str(directory / "checkpoint")
     checkpoint.save_weights(

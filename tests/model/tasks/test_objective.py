@@ -34,7 +34,7 @@ def split(pieces: Tokenizer, count: int = 21) -> Split:
 def objective(shape: ModelConfig) -> TaskObjective:
     task = load_task("sst2")
     still = shape.model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0})
-    return TaskObjective(task, new_network(task, still, None, MEANING, None, seed=1), "fp32")
+    return TaskObjective(task, new_network(task, still, None, MEANING, None, seed=1), "fp32", ALONE.device)
 
 
 def gradient(trained: TaskObjective, batches: list[dict[str, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.families.config import ModelConfig
+from model.families.bert.config import BertConfig
 from model.families.presets import model_config
 from model.train import precision, sizing
 from model.train.config import OPTIMIZERS, PretrainConfig
@@ -134,9 +134,9 @@ def test_every_sample_of_a_step_is_in_one_micro_batch(batch: int, size: int, mic
     world = World(0, size, size, CPU)
     if size > batch:
         with pytest.raises(UsageError, match=r"processes \(\d+\) is more than global_batch"):
-            sizing.plan(batch, micro, ModelConfig(), 128, world)
+            sizing.plan(batch, micro, BertConfig(), 128, world)
         return
-    plan = sizing.plan(batch, micro, ModelConfig(), 128, world)
+    plan = sizing.plan(batch, micro, BertConfig(), 128, world)
     pieces = [plan.pieces(step, rank, size) for rank in range(size)]
     assert {len(piece) for piece in pieces} == {plan.accumulation}
     samples = [sample for piece in pieces for low, high in piece for sample in range(low, high)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,19 +12,13 @@ from model.families.table import FAMILIES
 from model.train.config import PretrainConfig
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here, job, run_all
+from tests.tiny_models import variants
 
 STAGES = (0, 3)
-CHANGES: dict[str, dict[str, Any]] = {
-    "albert": {"embedding_size": 16},
-    "electra": {"embedding_size": 16, "generator_size": 1.0},
-    "distilbert": {"type_vocab_size": 0},
-    "longformer": {"attention_window": 8},
-    "modern": {"local_attention": 8},
-}
 
 
 def settings(family: str) -> PretrainConfig:
-    return config(steps=2, clip=100.0, model={**STILL, "family": family, **CHANGES.get(family, {})})
+    return config(steps=2, clip=100.0, model={**STILL, "family": family, **variants(family)[0]})
 
 
 @pytest.fixture(scope="module")

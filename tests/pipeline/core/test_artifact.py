@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from flows.cli import main
 from pipeline.core import artifact
 from pipeline.core.artifact import Manifest
 from pipeline.core.errors import DataError
+from tests.conftest import REPOSITORY
 
 
 def make(path: Path) -> Manifest:
@@ -48,6 +50,24 @@ def test_verify_names_the_damage(tmp_path: Path, damage, expected: str) -> None:
     found = artifact.verify(str(tmp_path / "x"))
     assert not found.ok
     assert any(expected in error for error in found.errors), found.errors
+
+
+def test_versions_of_the_libraries_that_shape_text_are_recorded() -> None:
+    text = {
+        "ftfy",
+        "resiliparse",
+        "fastwarc",
+        "phonenumberslite",
+        "lxml",
+        "sentencex",
+        "py3langid",
+        "sentencepiece",
+        "tokenizers",
+    }
+    assert text <= set(artifact.package_versions())
+    declared = (REPOSITORY / "pyproject.toml").read_text()
+    misspelt = [name for name in artifact.RECORDED_PACKAGES if not re.search(rf'"{re.escape(name)}[">=<\[]', declared)]
+    assert misspelt == []
 
 
 def test_content_hash_leaves_out_what_holds_times(tmp_path: Path) -> None:

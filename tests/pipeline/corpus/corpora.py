@@ -1,16 +1,24 @@
-"""Finished corpus artifacts from lists of documents, as the corpus stage writes them."""
+"""Corpus artifacts for tests: made by the stage from sources, or written as it would write them from lists of documents."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.core import artifact, random_keys
 from pipeline.core.arrow import write_arrow
+from pipeline.core.config import parse_config
+from pipeline.core.execute import Result, execute
+from pipeline.core.execution import Execution
 from pipeline.core.shards import HELDOUT, TRAIN, shard_name
+from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.schema import CORPUS
+from pipeline.corpus.stage import STAGE
 
 
 def write_corpus(
@@ -77,3 +85,32 @@ def made_documents(count: int = 40, sentences: int = 30) -> list[tuple[str, list
             text.append(" ".join(words).capitalize() + (", and so on." if length % 5 == 0 else "."))
         documents.append((f"books/made.txt/{document}", text))
     return documents
+
+
+def make(out: Path, *sources: str, workers: int = 1, **settings: Any) -> Result:
+    """Run the stage on sources written `kind=path`."""
+    listed = [dict(zip(("kind", "path"), source.split("=", 1), strict=True)) for source in sources]
+    config = parse_config(CorpusConfig, {"sources": listed, **settings}, "corpus")
+    return execute(STAGE, config, {}, str(out), execution=Execution(workers=workers))
+
+
+def rows(result: Result, pattern: str = "corpus-*.arrow") -> list[dict[str, Any]]:
+    """The rows of an artifact's files."""
+    found = []
+    for path in sorted(Path(result.artifact).glob(pattern)):
+        found += pa.ipc.open_file(path).read_all().to_pylist()
+    return found
+
+
+def prose(number: int, sentences: int = 12) -> str:
+    """A text of invented words that passes the filters; another one for another number."""
+    words = np.random.default_rng(number).integers(0, 26, (sentences, 14))
+    lines = [" ".join("aeiou"[n % 5].join("bcdfghklmnprst"[n % 14] * 2) + "xyz"[n % 3] for n in line) for line in words]
+    return "\n\n".join(f"Once {line} it was number {number}." for line in lines)
+
+
+def write_jsonl(path: Path, *texts: str, bad: int = 0) -> Path:
+    """A file of documents d0, d1, …, and of lines that are no JSON."""
+    lines = [json.dumps({"id": f"d{number}", "title": f"Title {number}", "text": text}) for number, text in enumerate(texts)]
+    path.write_text("\n".join([*lines, *['{"text": '] * bad]) + "\n")
+    return path

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from pipeline.core.config import parse_config
 from pipeline.core.errors import UsageError
+from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.explain import explain
-from pipeline.corpus.stage import CorpusConfig
 from pipeline.corpus.text_changes import changes
-from tests.pipeline.corpus.test_rejects import make, prose, rows
+from tests.pipeline.corpus.corpora import make, prose, rows
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,13 @@ def config(source, **settings):
 def test_a_copy_names_what_stays(source):
     found = explain(config(source), "WHOLE")
     assert (found.outcome, found.split) == ("near_duplicate", "")
-    assert (found.copy_of.title, found.copy_of.id) == ("Longer", "jsonl/a.jsonl/longer")
-    assert found.copy_of.similarity > 0.7
+    assert (found.duplicate_of.title, found.duplicate_of.id) == ("Longer", "jsonl/a.jsonl/longer")
+    assert found.duplicate_of.similarity > 0.7
     clean = next(step for step in found.steps if step.name == "clean")
     assert any(sign == "-" and "\u00ad" in text for change in clean.changes for sign, text in change.pieces)
     assert found.sentences[-1] == "With a softhyphen and blanks in it."
     other = explain(config(source), "jsonl/a.jsonl/longer")
-    assert (other.outcome, other.copies_in_all, other.copies[0].title) == ("kept", 1, "Whole")
+    assert (other.outcome, other.duplicates_in_all, other.duplicates[0].title) == ("kept", 1, "Whole")
 
 
 def test_a_drop_names_its_step(source):
@@ -65,14 +65,55 @@ def test_text_of_a_task_is_shown(source, tmp_path):
     assert found.steps[-1].detail.startswith("dev.txt: “here stands the question of the task")
 
 
-def test_it_says_what_the_stage_does(source, tmp_path):
-    result = make(tmp_path / "out", f"jsonl={source}")
-    kept = {row["title"]: row["sentences"] for row in rows(result)}
-    for title in ("Whole", "Longer", "Short", "Alone", "Asked"):
-        found = explain(config(source), title)
-        assert (found.outcome == "kept") == (title in kept)
+CONFIGS = {
+    "default": {},
+    "web": {"profile": "web", "c4_end_marks": False, "minimum_words": 3},
+    "auto": {"language": "auto", "minimum_characters": 10},
+    "some languages": {"language": "auto", "languages": ["de", "fr"]},
+    "personal data": {"mask_personal_data": ["email", "phone", "ip"], "minimum_characters": 0, "minimum_words": 1},
+    "decontaminate": {"decontaminate": True},
+    "paragraphs": {"decontaminate": True, "decontaminate_unit": "paragraph", "normalize_unicode": "NFKC"},
+    "no duplicates": {"dedup": "none", "minimum_letters": 0},
+    "exact": {"dedup": "exact"},
+}
+MORE = {
+    "English": "\n".join(
+        (
+            "The river bends to the north of the town, and people have walked along it for years.",
+            "In the summer of that year the miller had the wheel taken out and mended with new wood.",
+            "He told everybody who came by that it would turn better than it had in all the time before.",
+            "The children did not believe him, because they have seen the wheel stand still in every drought.",
+        )
+    ),
+    "Write": "Write to a.b@example.org or call +1 202-456-1111, said the note on the door. " + prose(7),
+    "Deutsch": "Der Fluss biegt im Norden der Stadt nach Osten ab, und seit Jahren gehen die Leute an ihm entlang. " * 4,
+    "Twice": "\n".join(["This very line stands here two times."] * 2) + "\n\n" + prose(8),
+    "Menu": "Home | About | Contact\n\nWe use cookies on this website.\n\n" + prose(9),
+    "Numbers": "12345 67890 " * 60,
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_says_what_the_stage_does(source, tmp_path, name):
+    """Under every config: kept or dropped, for the same reason, with the same sentences, in the same split."""
+    path, task, settings = tmp_path / "a.jsonl", tmp_path / "dev.txt", dict(CONFIGS[name])
+    texts = {title: {"id": title.lower(), "title": title, "text": text} for title, text in MORE.items()}
+    path.write_text(source.read_text() + "".join(json.dumps(one) + "\n" for one in texts.values()))
+    task.write_text("Here stands the question of the task that nobody may read in the corpus before it is asked.\n")
+    if settings.get("decontaminate"):
+        settings["decontaminate"] = [str(task)]
+    result = make(tmp_path / "out", f"jsonl={path}", keep_rejected=True, heldout_fraction=0.4, **settings)
+    kept = {row["title"]: row for row in rows(result)}
+    dropped = {row["title"]: row for row in rows(result, "rejected/*.arrow") if row["scope"] == "document"}
+    for title in ("Whole", "Longer", "Short", "Alone", "Asked", *MORE):
+        found = explain(config(path, heldout_fraction=0.4, **settings), title)
+        assert (title in kept) != (title in dropped)
         if title in kept:
-            assert found.sentences == kept[title]
+            assert (found.outcome, found.split, found.sentences) == ("kept", kept[title]["split"], kept[title]["sentences"])
+        else:
+            assert (found.outcome, found.split) == (dropped[title]["reason"], "")
+            if found.steps[-1].reason:
+                assert found.steps[-1].name == dropped[title]["step"]
 
 
 def test_no_such_document(source):

@@ -17,14 +17,18 @@ from pipeline.core import random_keys
 from pipeline.core.arrow import write_arrow
 from pipeline.core.config import parse_config
 from pipeline.core.errors import UsageError
-from pipeline.corpus.dedup.plan import Columns, find_copies, plan
-from pipeline.corpus.dedup.signatures import MinHash
-from pipeline.corpus.parts import PartFile, Runs, compact_batch, joined, mended, place, references_schema, shard_of
+from pipeline.corpus.config import CorpusConfig
+from pipeline.corpus.dedup.columns import Columns
+from pipeline.corpus.dedup.options import MinHash
+from pipeline.corpus.dedup.plan import find_duplicates, plan
+from pipeline.corpus.document import joined, mended
+from pipeline.corpus.part_writer import Runs
+from pipeline.corpus.parts import PartFile, compact_batch, place, references_schema, shard_of
 from pipeline.corpus.readers.wikipedia import multistream
 from pipeline.corpus.schema import CORPUS
-from pipeline.corpus.sources import Source, expand
-from pipeline.corpus.stage import STAGE, CorpusConfig
-from tests.pipeline.corpus.test_rejects import make, prose, rows, write_jsonl
+from pipeline.corpus.sources import Source, list_sources, plan_reading
+from pipeline.corpus.stage import STAGE
+from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 HEAD = "<mediawiki><siteinfo><namespaces><namespace key='0'/></namespaces></siteinfo>"
 
@@ -49,10 +53,10 @@ def test_a_dump_cut_by_its_index_gives_the_same_bytes(tmp_path, monkeypatch):
     _dump(tmp_path)
     source = f"wikipedia={tmp_path}/x-multistream.xml.bz2"
     whole = make(tmp_path / "whole", source, shard_bytes=2048, keep_rejected=True)
-    monkeypatch.setattr(multistream, "PART_BYTES", 600)
-    parts, repeated = expand([Source(kind="wikipedia", path=f"{tmp_path}/x-multistream.xml.bz2")])
-    assert (len(parts) > 3, repeated) == (True, 0)
-    assert len({part.name for part in parts}) == len(parts)
+    monkeypatch.setattr(multistream, "SLICE_BYTES", 600)
+    slices, repeated = plan_reading(list_sources([Source(kind="wikipedia", path=f"{tmp_path}/x-multistream.xml.bz2")]))
+    assert (len(slices) > 3, repeated) == (True, 0)
+    assert len({one.part for one in slices}) == len(slices)
     cut = make(tmp_path / "cut", source, shard_bytes=2048, keep_rejected=True)
     assert whole.manifest.rows >= 20
     assert cut.manifest.fingerprint == whole.manifest.fingerprint
@@ -65,14 +69,14 @@ def test_a_file_that_is_there_whole_and_cut_is_read_once(tmp_path, monkeypatch):
     (tmp_path / "b").mkdir()
     _dump(tmp_path / "a")
     (tmp_path / "b" / "x-multistream.xml.bz2").write_bytes((tmp_path / "a" / "x-multistream.xml.bz2").read_bytes())
-    monkeypatch.setattr(multistream, "PART_BYTES", 600)
+    monkeypatch.setattr(multistream, "SLICE_BYTES", 600)
     sources = [Source(kind="wikipedia", path=str(tmp_path / name)) for name in "ab"]
     for order in (sources, sources[::-1]):
-        parts, repeated = expand(order)
+        slices, repeated = plan_reading(list_sources(order))
         assert repeated == 0  # one file of one name, from two places
-        assert len(parts) > 3
-        assert [part.split.part for part in parts] == sorted(part.split.part for part in parts)
-        assert all(set(part.sources) == set(sources) for part in parts)
+        assert len(slices) > 3
+        assert [one.slice.span for one in slices] == sorted(one.slice.span for one in slices)
+        assert all(set(one.sources) == set(sources) for one in slices)
 
 
 def test_columns_are_part_of_a_source(tmp_path):
@@ -87,7 +91,7 @@ def test_columns_are_part_of_a_source(tmp_path):
     prints = [STAGE.fingerprint(config(*fields), {}) for fields in ((body,), (other,), (body, other), (other, body))]
     assert len(set(prints)) == 3
     assert prints[2] == prints[3]
-    assert len(expand(config(body, other).sources)[0]) == 2
+    assert len(plan_reading(config(body, other).listed())[0]) == 2
     with pytest.raises(UsageError, match="unknown field 'txt'"):
         config({"txt": "body"})
 
@@ -183,7 +187,7 @@ def test_cutting_does_not_change_who_stays(tmp_path, threshold):
     for cuts in ([], [50], [1, 2, 3, 170]):
         columns = Columns(str(tmp_path))
         columns.gather(_references(tmp_path, 200, cuts, threshold > 0))
-        copies = find_copies(columns, minhash, True, threshold)
+        copies = find_duplicates(columns, minhash, True, threshold)
         found.append((copies.reason.tolist(), copies.of.tolist()))
         for path in tmp_path.glob("ranked_*"):
             path.unlink()
@@ -196,13 +200,19 @@ def test_cutting_does_not_change_who_stays(tmp_path, threshold):
 
 def test_the_plan_places_every_kept_document_once(tmp_path):
     paths = _references(tmp_path, 300, [40, 90], False)
-    plan_file, copies_file = str(tmp_path / "plan.arrow"), str(tmp_path / "copies.arrow")
+    plan_file, duplicates_file = str(tmp_path / "plan.arrow"), str(tmp_path / "duplicates.arrow")
     found = plan(
-        paths, shard_bytes=9000, plan_file=plan_file, copies_file=copies_file, minhash=MinHash(3, 4, 5), exact=True, examples=3
+        paths,
+        shard_bytes=9000,
+        plan_file=plan_file,
+        duplicates_file=duplicates_file,
+        minhash=MinHash(3, 4, 5),
+        exact=True,
+        examples=3,
     )
     tables = [pa.ipc.open_file(path).read_all() for path in paths]
     everything, places = [table["key"].to_pylist() for table in tables], set()
-    with PartFile(plan_file) as kept, PartFile(copies_file) as dropped:
+    with PartFile(plan_file) as kept, PartFile(duplicates_file) as dropped:
         assert kept.batches == dropped.batches == found.shards > 3
         for shard in range(found.shards):
             rows_ = kept.batch(shard).to_pylist()

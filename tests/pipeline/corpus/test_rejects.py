@@ -2,52 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from pipeline.core import artifact
-from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError
-from pipeline.core.execute import execute
-from pipeline.core.execution import Execution
+from pipeline.corpus import part_writer
+from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.dedup import signatures
-from pipeline.corpus.document import Document
-from pipeline.corpus.extract import _PartWriter, _Work
-from pipeline.corpus.parts import REJECTED, references_schema
-from pipeline.corpus.readers.base import Split, Tally
+from pipeline.corpus.document import Document, well_formed
+from pipeline.corpus.extract import ReadSlice
+from pipeline.corpus.parts import REJECTED, PartFile
 from pipeline.corpus.shards import CorpusShards
-from pipeline.corpus.stage import STAGE, CorpusConfig, reading
-
-
-def make(out: Path, *sources: str, workers: int = 1, **settings):
-    listed = [dict(zip(("kind", "path"), source.split("=", 1), strict=True)) for source in sources]
-    config = parse_config(CorpusConfig, {"sources": listed, **settings}, "corpus")
-    return execute(STAGE, config, {}, str(out), execution=Execution(workers=workers))
-
-
-def rows(result, pattern: str = "corpus-*.arrow") -> list[dict]:
-    found = []
-    for path in sorted(Path(result.artifact).glob(pattern)):
-        found += pa.ipc.open_file(path).read_all().to_pylist()
-    return found
-
-
-def prose(number: int, sentences: int = 12) -> str:
-    words = np.random.default_rng(number).integers(0, 26, (sentences, 14))
-    lines = [" ".join("aeiou"[n % 5].join("bcdfghklmnprst"[n % 14] * 2) + "xyz"[n % 3] for n in line) for line in words]
-    return "\n\n".join(f"Once {line} it was number {number}." for line in lines)
-
-
-def write_jsonl(path: Path, *texts: str, bad: int = 0) -> Path:
-    lines = [json.dumps({"id": f"d{number}", "title": f"Title {number}", "text": text}) for number, text in enumerate(texts)]
-    path.write_text("\n".join([*lines, *['{"text": '] * bad]) + "\n")
-    return path
+from pipeline.corpus.sources import plan_reading
+from pipeline.corpus.stage import STAGE
+from pipeline.corpus.write import WriteRejected, index_rejected
+from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +104,40 @@ def test_rejected_text_is_the_same_bytes_in_any_order(mixed):
         assert (Path(mixed["two"].artifact) / name).read_bytes() == (Path(mixed["kept"].artifact) / name).read_bytes()
 
 
+def test_a_shard_reads_its_own_batches_of_dropped_text_alone(tmp_path, monkeypatch):
+    """Each batch is read about once over all shards, however many there are."""
+    monkeypatch.setattr(part_writer, "BATCH_BYTES", 4096)
+    source = write_jsonl(tmp_path / "a.jsonl", *(prose(n) for n in range(40)), *(f"{n} " * 400 for n in range(200)))
+    opened = Counter()
+    read = PartFile.batch
+
+    def batch(self, number):
+        found = read(self, number)
+        if found.schema.equals(REJECTED):
+            opened[id(self), number] += 1
+        return found
+
+    made = make(tmp_path / "all", f"jsonl={source}", keep_rejected=True, shard_bytes=2048)
+    parts = tuple(sorted(str(path).removesuffix(".rejected.arrow") for path in tmp_path.rglob("*.rejected.arrow")))
+    assert parts == ()  # the stage leaves no scratch behind
+    shards = made.manifest.summary["shards"]
+    config = CorpusConfig(sources=[{"kind": "jsonl", "path": str(source)}], keep_rejected=True)
+    (one,), _ = plan_reading(config.listed())
+    ReadSlice(parts=str(tmp_path), config=config, prepared={})({"name": "p", "slice": one.slice.as_json()})
+    with PartFile(f"{tmp_path}/p.rejected.arrow") as file:
+        batches = file.batches
+    assert (shards > 8, batches > 8) == (True, True)
+    index_rejected([f"{tmp_path}/p"], shards, str(tmp_path / "index.arrow"))
+    monkeypatch.setattr(PartFile, "batch", batch)
+    write = WriteRejected(
+        parts=(f"{tmp_path}/p",), index=str(tmp_path / "index.arrow"), duplicates="", directory="", shards=shards
+    )
+    found = [row for shard in range(shards) for table in write._read(shard) for row in table.to_pylist()]
+    assert sum(opened.values()) < batches + shards
+    assert len(found) == 200
+    assert {row["id"] for row in found} == {row["id"] for row in rows(made, "rejected/*.arrow") if row["step"] != "dedup"}
+
+
 def test_text_of_tasks_takes_paragraphs_where_that_is_wanted(tmp_path):
     task = "Here stands the question of the task that nobody may read in the corpus before it is asked."
     (tmp_path / "tasks").mkdir()
@@ -187,23 +194,21 @@ def test_a_limit_on_what_cannot_be_read(tmp_path, limit, stops):
         make(tmp_path / "out", f"jsonl={source}", **arguments)
     assert error.value.exit_code == 3
     assert not artifact.is_artifact(str(tmp_path / "out"))
-    assert len((tmp_path / "out" / "rejected.jsonl").read_text().splitlines()) == 2
+    assert len((tmp_path / "out" / "unreadable.jsonl").read_text().splitlines()) == 2
 
 
 def test_what_is_no_unicode_is_written_all_the_same(tmp_path):
     """Lone surrogates, from file names or escapes in JSON, become U+FFFD; Arrow would refuse them."""
-    split = Split(kind="text", name="a", path="a", size=1)
-    read = reading(CorpusConfig(sources=[{"kind": "text", "path": "a"}], keep_rejected=True), str(tmp_path), None)
-    document = Document(id="text/a\udce9/1", source="text", title="A\ud800", paragraphs=(prose(1) + " It ended \udfff here.",))
-    with _PartWriter(str(tmp_path / "p"), references_schema(read.minhash, read.verified), True) as writer:
-        work = _Work(read, Tally(split=split), writer)
-        work.take(document)
-        work.take(replace(document, paragraphs=("\ud800",)))
-        writer.finish()
-    row = pa.ipc.open_file(tmp_path / "p.arrow").read_all().to_pylist()[0]
-    assert (row["id"], row["title"]) == ("text/a\ufffd/1", "A\ufffd")
-    assert row["sentences"][-1] == "It ended \ufffd here."
-    assert pa.ipc.open_file(tmp_path / "p.rejected.arrow").read_all()["text"].to_pylist() == ["\ufffd"]
+    (tmp_path / "a").mkdir()
+    for name, text in (("b\udce9.txt", prose(1)), ("c\udce9.txt", "Too short.")):
+        (tmp_path / "a" / name).write_text(text)
+    result = make(tmp_path / "out", f"text={tmp_path / 'a'}", keep_rejected=True)
+    assert [row["id"] for row in rows(result)] == ["text/b\ufffd.txt"]
+    assert [row["id"] for row in rows(result, "rejected/*.arrow")] == ["text/c\ufffd.txt"]
+    document = Document(id="a\udce9", source="text", title="A\ud800", paragraphs=("It ended \udfff here.", "Well."))
+    told = well_formed(document)
+    assert (told.id, told.title, told.paragraphs) == ("a\ufffd", "A\ufffd", ("It ended \ufffd here.", "Well."))
+    assert well_formed(told) is told
 
 
 def test_two_dumps_of_one_wiki(shared_data, tmp_path):

@@ -21,9 +21,10 @@ from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
 from pipeline.core.shards import shard_name
+from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.parts import place, shard_of
 from pipeline.corpus.schema import CORPUS
-from pipeline.corpus.stage import STAGE, CorpusConfig
+from pipeline.corpus.stage import STAGE
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden.json"
 
@@ -126,7 +127,8 @@ def test_shards_of_many_sizes_hold_the_same(tmp_path):
 DRIVER = """
 import os, signal, sys
 from pipeline import storage
-from pipeline.corpus.stage import STAGE, CorpusConfig
+from pipeline.corpus.config import CorpusConfig
+from pipeline.corpus.stage import STAGE
 from pipeline.core.execute import execute
 left = int(sys.argv[3])
 replace = os.replace
@@ -249,7 +251,7 @@ def test_damage_is_quarantined_on_request(tmp_path, samples):
     (tmp_path / "wiki" / "whole.xml.bz2").write_bytes(dump)
     result = make(tmp_path / "other", *sources, on_error="quarantine", minimum_letters=0.0)
     assert result.manifest.summary["quarantined"] == {"empty_file": 1, "truncated": 1}
-    lines = [json.loads(line) for line in (Path(result.artifact) / "rejected.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (Path(result.artifact) / "unreadable.jsonl").read_text().splitlines()]
     assert [(line["file"], line["reason"]) for line in lines] == [
         ("books/empty.txt", "empty_file"),
         ("wikipedia/cut.xml.bz2", "truncated"),

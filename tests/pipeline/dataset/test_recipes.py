@@ -1,8 +1,7 @@
-"""The recipes: the papers' values, an example of each that one can read, every kind of tokenizer, and the presets."""
+"""The recipes: the papers' values, an example of each that one can read, and every kind of tokenizer."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,6 @@ import pyarrow as pa
 import pytest
 import tokenizers
 
-from flows.graph.config import load as load_run
-from flows.graph.config import preset_names
-from pipeline.core.config import parse_config
-from pipeline.core.errors import UsageError
 from pipeline.core.registry import load as load_function
 from pipeline.corpus.shards import read_shard
 from pipeline.dataset import schema
@@ -300,73 +295,3 @@ def test_schema_has_boundaries_only_where_rows_are_packed(small):
     assert schema.DatasetInfo.from_schema(found, "shard") == info
     plain = schema.DatasetInfo(**values)
     assert "boundaries" not in schema.dataset_schema(plain, np.dtype(np.uint16)).names
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        (
-            {"max_predictions": 20, "length": 512},
-            r"max_predictions \(20\) cuts mask_rate: rows of 512 tokens have 3.9% masked, not 15.0%; leave it out, or set it to 78",
-        ),
-        (
-            {"masking": "span", "mask_rate": 0.7},
-            r"mask_rate \(0.7\) is more than masking span can choose in every row; use 0.5 or less",
-        ),
-        ({"recipe": "lm", "copies": 10}, r"copies \(10\) are all alike"),
-    ],
-)
-def test_warnings(settings, says):
-    [warning] = ExampleConfig(**settings).warnings()
-    assert re.search(says, warning)
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"budget": "bret"}, "unknown budget; did you mean 'bert'"),
-        ({"random_from": "corpse"}, "unknown random_from; did you mean 'corpus'"),
-        ({"packing": "bestfit"}, "unknown packing; did you mean 'best-fit'"),
-        ({"recipe": "roberta-docs"}, "unknown recipe; did you mean 'roberta-doc'"),
-        ({"mask_rate": 0}, "greater than 0"),
-        ({"max_ngram": 0}, "greater than or equal to 1"),
-        ({"max_span": 61}, r"max_span \(found 61\): Input should be less than or equal to 60"),
-        ({"max_ngram": 61}, "less than or equal to 60"),
-        ({"span_p": 1}, "less than 1"),
-        ({"mask_share": 0.85, "random_share": 0.2}, "more than what mask_share"),
-        ({"recipe": ["bert"]}, "valid string"),
-    ],
-)
-def test_bad_settings(settings, says):
-    with pytest.raises(UsageError, match=says):
-        parse_config(ExampleConfig, settings, "dataset")
-
-
-def test_recipes_can_be_mixed():
-    config = ExampleConfig(recipe="spanbert", pairing="sop", mask_rate=0.4, random_from="vocabulary", length=64)
-    assert (config.pairing, config.masking, config.budget, config.max_predictions) == ("sop", "span", "ceil", 64)
-    assert ExampleConfig(**config.model_dump()) == config
-
-
-def test_ablations_are_config_files():
-    """Devlin et al. 2019, tables 5 and 8, as run configs that differ in their examples alone."""
-    names = [name for name in preset_names() if name.startswith("ablation-")]
-    runs = {name.removeprefix("ablation-"): load_run(name) for name in names}
-    examples = {name: run.sections["dataset"] for name, run in runs.items()}
-    rows = {name: (config.pairing, config.masking) for name, config in examples.items() if name.startswith("table5")}
-    assert rows == {
-        "table5-bert": ("nsp", "token"),
-        "table5-no-nsp": ("segment-pair", "token"),
-        "table5-ltr": ("segment-pair", "none"),
-    }
-    shares = {name: config for name, config in examples.items() if name.startswith("table8")}
-    assert len(shares) == 6
-    for name, config in shares.items():  # named by the shares of [MASK], the same piece, and a random one
-        same = abs(round(1 - config.mask_share - config.random_share, 9))
-        assert name == f"table8-{config.mask_share:.0%}-{same:.0%}-{config.random_share:.0%}".replace("%", "")
-        assert (config.pairing, config.masking, config.mask_rate) == ("nsp", "token", 0.15)
-    assert not any(config.warnings() for config in examples.values())
-    others = {name: {k: v for k, v in run.dump().items() if k not in ("name", "dataset")} for name, run in runs.items()}
-    ltr = others.pop("table5-ltr")
-    assert ltr["pretrain"].pop("model") != others["table5-bert"]["pretrain"]["model"]
-    assert all(other == others["table5-bert"] for other in others.values())

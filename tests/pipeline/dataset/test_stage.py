@@ -16,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core import artifact, random_keys
-from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
 from pipeline.dataset import ranks
 from pipeline.dataset.masking import MaskConfig, TokenTable, UnmaskedRows, draw_masks, row_keys
 from pipeline.dataset.schema import DatasetInfo
-from pipeline.dataset.stage import STAGE, DatasetConfig
+from pipeline.dataset.stage import STAGE
 from pipeline.tokenizer import load
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import CONFIG, PIECES, made_corpus, make, tables, write_vocab
@@ -225,40 +224,6 @@ def test_shards_are_equal_in_all_and_in_each_bin(bins, shards):
     assert sizes.sum(axis=1).tolist() == bins
     assert np.ptp(sizes.sum(axis=0)) <= 1
     assert (np.ptp(sizes, axis=1) <= 1).all()
-
-
-def test_recipe_fills_the_config():
-    config = DatasetConfig(length=128)
-    assert (config.pairing, config.masking, config.mask_rate, config.short_seq_prob, config.max_predictions) == (
-        "nsp",
-        "token",
-        0.15,
-        0.1,
-        20,
-    )
-    assert DatasetConfig(length=512).max_predictions == 78
-    assert DatasetConfig(length=128, mask_rate=0.3).max_predictions == 39
-    assert DatasetConfig(length=512, max_predictions=20).max_predictions == 20
-    assert DatasetConfig.model_validate(config.model_dump()) == config
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"length": 7}, r"dataset.length \(found 7\): a row has 8 to 65,535 tokens"),
-        ({"length": 65_536}, "8 to 65,535"),
-        ({"recipe": "brt"}, r"dataset.recipe \(found 'brt'\): unknown recipe; did you mean 'bert'"),
-        ({"pairing": "spo"}, "unknown pairing"),
-        ({"masking": "tokens"}, "did you mean 'token'"),
-        ({"id_type": "uint8"}, "should be 'auto', 'uint16' or 'uint32'"),
-        ({"copies": 0}, "dataset.copies"),
-        ({"mask_share": 0.9, "random_share": 0.2}, "above|more than"),
-        ({"lenght": 128}, "did you mean 'length'"),
-    ],
-)
-def test_bad_settings(settings, says):
-    with pytest.raises(UsageError, match=says):
-        parse_config(DatasetConfig, settings, "dataset")
 
 
 def test_ids_too_small_for_the_vocabulary(corpus, tmp_path):

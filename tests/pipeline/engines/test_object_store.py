@@ -12,8 +12,9 @@ from pathlib import Path
 import boto3
 import pytest
 
-from pipeline.core import artifact, lock, storage
+from pipeline.core import artifact, fingerprints, lock, storage
 from pipeline.core.errors import ClozeError, DataError, UsageError
+from pipeline.corpus.sources import Source, source_fingerprints
 from tests.flows.test_cli import cloze
 from tests.pipeline.engines.conftest import Store
 from tests.pipeline.engines.jobs import run, stage
@@ -68,7 +69,7 @@ def test_a_file_is_whole_or_not_there(store: Store) -> None:
 def test_a_killed_upload_is_never_seen(store: Store) -> None:
     path = store.path("art", "big.bin")
     script = (
-        "import sys, time; from pipeline import storage\n"
+        "import sys, time; from pipeline.core import storage\n"
         f"with storage.atomic_output({path!r}) as stream:\n"
         "    for _ in range(60): stream.write(b'x' * (1 << 20))\n"
         "    print('begun', flush=True); time.sleep(60)\n"
@@ -143,6 +144,26 @@ def test_a_dead_builders_lock_is_taken_over(store: Store, monkeypatch: pytest.Mo
         storage.write_bytes(path, json.dumps(dead).encode())
         with pytest.raises(ClozeError, match="was taken over by process 1 on elsewhere"):
             still_ours()
+
+
+def test_sources_are_known_by_the_stores_tag_and_not_downloaded(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dump").mkdir()
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / "dump" / name).write_text(f"Some prose of {name}.\n")
+    first, moved = upload(store, tmp_path / "dump", "dump"), upload(store, tmp_path / "dump", "moved")
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "open_input", lambda path: pytest.fail(f"{path} was read"))
+        before = fingerprints.input_fingerprint(first)
+        one = fingerprints.input_fingerprint(f"{first}/one.txt")
+        assert fingerprints.input_fingerprint(moved) == before  # it is the content that counts
+        source = Source(kind="books", path=first)
+        assert source_fingerprints([source]) == source_fingerprints([source, Source(kind="books", path=moved)])
+    (tmp_path / "dump" / "one.txt").write_text("Other words of one.txt\n")
+    upload(store, tmp_path / "dump", "dump")
+    assert fingerprints.input_fingerprint(first) != before
+    assert fingerprints.input_fingerprint(f"{first}/one.txt") != one
 
 
 def test_what_cannot_be_reached_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,21 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 
-from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.execute import execute
 from pipeline.tokenizer import load
 from pipeline.tokenizer.special import SpecialTokens
-from pipeline.vocab.measure import measure
-from pipeline.vocab.stage import STAGE, VocabConfig
+from pipeline.vocab.stage import STAGE
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
+from tests.pipeline.vocab.vocabularies import CONFIG, make, make_with
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden.json"
-CONFIG = {"size": 300, "sample_bytes": 40_000}
 
 DRIVER = """
 import sys
@@ -33,25 +29,6 @@ for kind, size in (("wordpiece", 300), ("bpe", 400), ("unigram", 150)):
     print(execute(STAGE, config, {"corpus": sys.argv[1]}, sys.argv[2] + kind).manifest.content_sha256)
 """
 SIZES = {"wordpiece": 300, "bpe": 400, "unigram": 150}
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    documents = made_documents()
-    return write_corpus(tmp_path_factory.mktemp("corpus"), documents, shards=3, heldout=[documents[5][0], documents[9][0]])
-
-
-def make(corpus: str, out: Path, **settings):
-    return execute(STAGE, parse_config(VocabConfig, settings, "vocab"), {"corpus": corpus}, str(out))
-
-
-def make_with(inputs: dict[str, str], out: Path, **settings):
-    return execute(STAGE, parse_config(VocabConfig, settings, "vocab"), inputs, str(out))
-
-
-@pytest.fixture(scope="module")
-def vocab(corpus: str, tmp_path_factory: pytest.TempPathFactory):
-    return make(corpus, tmp_path_factory.mktemp("vocab"), **CONFIG)
 
 
 def test_golden(vocab, corpus, tmp_path):
@@ -189,56 +166,6 @@ def test_import(corpus, vocab, tmp_path):
     assert not load(cased.artifact).lowercase
 
 
-@pytest.mark.parametrize(("kind", "size"), [("wordpiece", 80), ("bpe", 270), ("unigram", 60)])
-def test_extension(corpus, tmp_path, kind, size):
-    base = make(corpus, tmp_path / "base", kind=kind, size=size, sample_bytes=40_000, lowercase=True)
-    listed = tmp_path / "words.txt"
-    listed.write_text("Dehapu\n\nzatove\nzatove\n")
-    options = {"extend_path": base.artifact, "add": 12, "words_path": str(listed), "sample_bytes": 40_000}
-    result = make(corpus, tmp_path / "more", **options)
-    old, new, summary = load(base.artifact), load(result.artifact), result.manifest.summary
-    before, after = old.backend.get_vocab(), new.backend.get_vocab()
-    assert {piece: after[piece] for piece in before} == before
-    assert new.special == old.special
-    assert sorted(after.values()) == list(range(new.vocab_size))
-    assert summary["added_words"][:2] == ["dehapu", "zatove"]
-    assert summary["added"] == len(summary["added_words"]) == 14
-    assert summary["added_pieces"] == new.vocab_size - old.vocab_size >= 14
-    assert summary["fertility"] < summary["fertility_before"]
-    rows = [line.split("\t") for line in (Path(result.artifact) / "added_words.tsv").read_text().splitlines()][1:]
-    scores = [int(row[4]) for row in rows[2:]]
-    assert scores == sorted(scores, reverse=True)
-    for word, number, count, pieces, score in rows:
-        assert new.encode_batch([f", {word} ,"])[0].count(int(number)) == 1
-        [[*parts]] = [old.encode_flat([word], np.array([True]))[0].tolist()]
-        assert (len(parts), int(score)) == (int(pieces), int(count) * (int(pieces) - 1))
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.AutoTokenizer.from_pretrained(result.artifact)
-    texts = [" ".join(text) for _, text in made_documents(6)]
-    assert theirs(texts, add_special_tokens=False)["input_ids"] == new.encode_batch(texts)
-    again = make(corpus, tmp_path / "again", **options)
-    assert again.manifest.content_sha256 == result.manifest.content_sha256
-
-
-def test_extension_saves_what_it_promises(corpus, tmp_path):
-    """One WordPiece more shortens the text it was chosen from by its score, but for words that begin with it."""
-    base = make(corpus, tmp_path / "base", size=60, sample_bytes=10**9)
-    result = make(corpus, tmp_path / "more", extend_path=base.artifact, add=1, sample_bytes=10**9)
-    [row] = [line.split("\t") for line in (Path(result.artifact) / "added_words.tsv").read_text().splitlines()][1:]
-    held = {made_documents()[5][0], made_documents()[9][0]}
-    texts = [" ".join(text) for name, text in made_documents() if name not in held]
-    old, new = (len(load(path).encode_flat(texts)[0]) for path in (base.artifact, result.artifact))
-    assert old - new >= int(row[4]) > 0
-
-
-def test_words_that_are_none(corpus, vocab, tmp_path):
-    listed = tmp_path / "words.txt"
-    for line in ("two words", "covid-19", "x", "中文"):
-        listed.write_text(f"fine\n{line}\n")
-        with pytest.raises(UsageError, match=r"words.txt, line 2 .* is no single word of letters"):
-            make(corpus, tmp_path / "v", extend_path=vocab.artifact, words_path=str(listed))
-
-
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -267,21 +194,6 @@ def test_the_report_is_no_part_of_what_follows(vocab):
     assert report["fertility"] == vocab.manifest.summary["fertility"]
 
 
-def test_measures(tmp_path):
-    """By hand: two documents, a vocabulary that knows two words and letters."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", ".", *letters, *(f"##{letter}" for letter in letters)]
-    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
-    figures = measure(load(str(tmp_path / "vocab.txt")), [["The cat.", "A cats §"], ["ab"]])
-    # the cat . | a cat ##s [UNK] | a ##b: 9 pieces; words: The cat . A cats § ab
-    assert (figures["words"], figures["pieces"], figures["fertility"]) == (7, 9, round(9 / 7, 4))
-    assert figures["single_piece_words"] == round(3 / 5, 4)  # The cat A, of The cat A cats ab
-    assert figures["unknown_rate"] == round(1 / 9, 6)
-    assert figures["bytes_per_piece"] == round(19 / 9, 3)
-    assert figures["documents_in_128"] == 1
-    assert figures["words_in_128"] == round(126 * 7 / 9, 1)
-
-
 def test_unknown_kind(corpus, tmp_path):
     with pytest.raises(
         UsageError, match=r"vocab.kind \(found 'wordpeice'\): unknown kind of tokenizer; did you mean 'wordpiece'"
@@ -301,68 +213,3 @@ def test_a_damaged_corpus_is_told_by_name(tmp_path):
     shard.write_bytes(shard.read_bytes()[:-40])
     with pytest.raises(DataError, match="corpus-00000-of-00001.arrow is damaged"):
         make(corpus, tmp_path / "v", size=100)
-
-
-def command(capsys, *arguments: str) -> tuple[int, dict, str]:
-    """Run `cloze vocab`; its exit code, its JSON, and what it said."""
-    from flows.cli import main
-
-    code = main(["vocab", *arguments])
-    out, err = capsys.readouterr()
-    return code, json.loads(out.splitlines()[-1]) if code == 0 and "--json" in arguments else {}, out + err
-
-
-def test_as_typed(corpus, vocab, tmp_path, capsys):
-    code, made, _ = command(
-        capsys, "--corpus", corpus, "--kind", "bpe", "--size", "50265", "--out", str(tmp_path / "bpe"), "--json"
-    )
-    assert code == 0
-    assert made["kind"] == "bpe"
-    assert made["size"] < 50265
-    assert load(made["artifact"]).special.mask == made["size"] - 1
-    assert not made["cached"]
-    code, again, said = command(
-        capsys,
-        "--corpus",
-        corpus,
-        "--kind",
-        "bpe",
-        "--out",
-        str(tmp_path / "bpe"),
-        "--against",
-        vocab.artifact,
-        "--force",
-        "--json",
-    )
-    assert code == 0
-    assert [row["tokenizer"] for row in again["report"]] == [again["artifact"], vocab.artifact]
-    assert again["report"][0]["fertility"] == again["fertility"]
-    assert "fertility (pieces a word)" in said
-    code, report, said = command(capsys, "--report", "--corpus", corpus, "--against", vocab.artifact, "--json")
-    assert code == 0
-    assert set(report) == {"report"}
-    assert report["report"][0]["words"] == again["report"][0]["words"]  # the same text for all
-    code, imported, _ = command(capsys, "--import", vocab.artifact, "--out", str(tmp_path / "imported"), "--json")
-    assert (code, imported["kind"], imported["size"]) == (0, "wordpiece", 300)
-    code, longer, _ = command(
-        capsys, "--corpus", corpus, "--extend", vocab.artifact, "--add", "5", "--out", str(tmp_path / "x"), "--json"
-    )
-    assert (code, longer["size"], len(longer["added_words"])) == (0, 305, 5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--report", "--against", "V"], "give --corpus"),
-        (["--report", "--corpus", "C"], "given by --against"),
-        (["--corpus", "C"], "Missing option '--out'"),
-        (["--import", "V", "--kind", "bpe", "--out", "O"], "--kind (bpe) is for training"),
-        (["--kind", "bpe", "--out", "O"], "give a corpus"),
-        (["--extend", "V", "--out", "O"], "needs words"),
-    ],
-)
-def test_commands_that_do_not_fit(corpus, vocab, tmp_path, capsys, arguments, says):
-    places = {"V": vocab.artifact, "C": corpus, "O": str(tmp_path / "o")}
-    code, _, said = command(capsys, *(places.get(argument, argument) for argument in arguments))
-    assert code == 2
-    assert says in said

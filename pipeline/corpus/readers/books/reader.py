@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterator
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.readers.base import FileReader, Settings, Split, Tally
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.lines import decode
 from pipeline.corpus.readers.plain_text import read_whole
 
@@ -32,14 +33,14 @@ class BooksReader(FileReader):
         f"*{ending}{packed}" for ending in (".txt", ".xml", ".tei") for packed in ("", ".gz", ".bz2", ".xz", ".zst")
     ) + ("*.epub",)
 
-    def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[Document]:
         """The chapters of one book."""
         from pipeline.corpus.readers.books import book_text, epub, tei
 
-        if split.path.lower().endswith(".epub"):
-            book = epub.read(split.path, tally)
+        if file_slice.path.lower().endswith(".epub"):
+            book = epub.read(file_slice.path, tally)
         else:
-            data = read_whole(split, settings, tally)
+            data = read_whole(file_slice, options, tally)
             if data is None:
                 return
             if _XML.match(data[:_HEAD_BYTES]) or b"<\0?\0x\0m\0l" in data[:_HEAD_BYTES]:
@@ -49,15 +50,15 @@ class BooksReader(FileReader):
                 book = None if text is None else book_text.read(text, tally)
         if book is None:
             return
-        name = posixpath.splitext(posixpath.basename(split.name))[0].replace("_", " ")
+        name = posixpath.splitext(posixpath.basename(file_slice.name))[0].replace("_", " ")
         sections = merged(book.sections)
-        if not sections and not tally.rejected:
+        if not sections and not tally.unreadable:
             tally.quarantine("empty_file", "the book holds no text")
         for number, (heading, paragraphs) in enumerate(sections, 1):
             tally.read(sum(len(paragraph.encode("utf-8", "surrogatepass")) for paragraph in paragraphs))
             title = book.title or name
             yield Document(
-                id=f"{self.kind}/{split.name}/{number}",
+                id=f"{self.kind}/{file_slice.name}/{number}",
                 source=self.kind,
                 title=f"{title}: {heading}" if heading else title,
                 paragraphs=tuple(paragraphs),

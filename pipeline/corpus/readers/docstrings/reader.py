@@ -5,7 +5,7 @@ Files are parsed, never imported. A document is a module: its own docstring and 
 the strings by which C extensions are documented (`add_newdoc`, `add_docstr`). What is no prose goes: see
 pipeline/corpus/readers/docstrings/docstring_text.py. A paragraph that a package says again and again is kept where it stands first.
 
-A package is one split: paragraphs are compared within it, and so the split stays a pure function of its files.
+A package is one slice: paragraphs are compared within it, and so the slice stays a pure function of its files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any
 from pipeline.core import storage
 from pipeline.core.errors import DataError
 from pipeline.corpus.document import Document
-from pipeline.corpus.readers.base import FileReader, Settings, Split, Tally
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.readers.base import FileReader, Slice, Tally
 
 STDLIB = "stdlib"
 
@@ -44,10 +45,11 @@ class DocstringsReader(FileReader):
     """Documents `docstrings/<package>/<module>`."""
 
     kind = "docstrings"
+    takes_names = True
     patterns = ("*.py",)
 
-    def splits(self, path: str) -> list[Split]:
-        """One split a package. `DataError` if one is not installed here."""
+    def slices(self, path: str) -> list[Slice]:
+        """One slice a package. `DataError` if one is not installed here."""
         if "/" in path or path.startswith("."):
             if not storage.is_dir(path):
                 raise DataError(f"{path} is no directory of Python files; check the path of source docstrings")
@@ -59,36 +61,36 @@ class DocstringsReader(FileReader):
             roots = [_locate(name) for name in dict.fromkeys(names)]
         found = []
         for name, root in roots:
-            split = Split(kind=self.kind, name=name, path=root, size=0)
-            files = self.files(split)
+            file_slice = Slice(kind=self.kind, name=name, path=root, size=0)
+            files = self.files(file_slice)
             if not files:
                 raise DataError(f"package {name} ({root}) holds no Python file; leave it out of source docstrings")
             size = sum(Path(file).stat().st_size for _, file in files)
-            found.append(Split(kind=self.kind, name=name, path=root, size=size))
+            found.append(Slice(kind=self.kind, name=name, path=root, size=size))
         return found
 
-    def files(self, split: Split) -> list[tuple[str, str]]:
+    def files(self, file_slice: Slice) -> list[tuple[str, str]]:
         """Every module's file that is neither a test nor generated, by its name below the package."""
-        if Path(split.path).is_file():
-            return [(posixpath.basename(split.path), split.path)]
-        skipped = _SKIPPED_DIRECTORIES | (_SKIPPED_STDLIB if split.name == STDLIB else frozenset())
+        if Path(file_slice.path).is_file():
+            return [(posixpath.basename(file_slice.path), file_slice.path)]
+        skipped = _SKIPPED_DIRECTORIES | (_SKIPPED_STDLIB if file_slice.name == STDLIB else frozenset())
         found: list[tuple[str, str]] = []
-        pending = [Path(split.path)]
+        pending = [Path(file_slice.path)]
         while pending:
             for entry in pending.pop().iterdir():
                 if entry.is_dir() and not entry.is_symlink():
                     if entry.name not in skipped and not entry.name.startswith((".", "config-")):
                         pending.append(entry)
                 elif entry.suffix == ".py" and not _SKIPPED_FILES.fullmatch(entry.name):
-                    found.append((entry.relative_to(split.path).as_posix(), str(entry)))
+                    found.append((entry.relative_to(file_slice.path).as_posix(), str(entry)))
         return sorted(found)
 
-    def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[Document]:
         """A document for each module with docstrings; a file that does not parse is quarantined."""
         from pipeline.corpus.readers.docstrings.docstring_text import prose
 
         seen: set[str] = set()
-        for name, path in self.files(split):
+        for name, path in self.files(file_slice):
             tree = _parse(name, path, tally)
             if tree is None:
                 continue
@@ -104,9 +106,9 @@ class DocstringsReader(FileReader):
                     else:
                         seen.add(paragraph)
                         paragraphs.append(paragraph)
-            module = _module(split.name, name)
+            module = _module(file_slice.name, name)
             yield Document(
-                id=f"{self.kind}/{split.name}/{module}", source=self.kind, title=module, paragraphs=tuple(paragraphs)
+                id=f"{self.kind}/{file_slice.name}/{module}", source=self.kind, title=module, paragraphs=tuple(paragraphs)
             )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import orjson
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.readers.base import FileReader, Settings, Split, Tally
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.lines import read_lines
 from pipeline.corpus.readers.paragraphs import at
 from pipeline.corpus.readers.tables.records import FIELDS, Records
@@ -23,15 +24,16 @@ class JsonlReader(FileReader):
     """Documents `jsonl/<relative file name>/<id, or number of the line>`."""
 
     kind = "jsonl"
+    has_columns = True
     patterns = tuple(f"*{ending}{packed}" for ending in (".jsonl", ".ndjson", ".json") for packed in PACKED)
 
-    def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[Document]:
         """The documents of one file."""
-        records = Records(split, settings, tally)
-        source = open_source(split.path)
+        records = Records(file_slice, options, tally)
+        source = open_source(file_slice.path)
         number = 0
         try:
-            for number, line in enumerate(read_lines(as_utf8(source), tally, settings.maximum_document_bytes), 1):
+            for number, line in enumerate(read_lines(as_utf8(source), tally, options.maximum_document_bytes), 1):
                 if line.data is None:
                     tally.read(line.size)
                     tally.drop("too_long")
@@ -60,7 +62,7 @@ class JsonlReader(FileReader):
                     yield document
         finally:
             source.close()
-        if not number and not tally.rejected:
+        if not number and not tally.unreadable:
             tally.quarantine("empty_file", "the file holds no line")
 
 

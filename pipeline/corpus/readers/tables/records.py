@@ -10,26 +10,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.readers.base import Settings, Split, Tally
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.readers.base import Slice, Tally
 from pipeline.corpus.readers.paragraphs import paragraphs
 
 FIELDS = ("text", "id", "title")
 
 
 class Records:
-    """The documents of one split.
+    """The documents of one slice.
 
     Args:
-        split: its `fields` name the columns.
-        settings: of the stage.
-        tally: of the split.
+        file_slice: its `fields` name the columns.
+        options: of the stage.
+        tally: of the slice.
     """
 
-    def __init__(self, split: Split, settings: Settings, tally: Tally) -> None:
-        names = dict(split.fields)
+    def __init__(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> None:
+        names = dict(file_slice.fields)
         self.names = {field: names.get(field, field) for field in FIELDS}
         self.given = frozenset(names)
-        self._split, self._tally, self._limit = split, tally, settings.maximum_document_bytes
+        self._slice, self._tally, self._limit = file_slice, tally, options.maximum_document_bytes
 
     def document(self, values: Mapping[str, Any], number: int, where: str, offset: int) -> Document | None:
         """The document of a record; None after telling the tally why there is none.
@@ -74,8 +75,8 @@ class Records:
             return None
         found = paragraphs(text) if pieces is None else tuple(line for piece in pieces for line in paragraphs(piece))
         return Document(
-            id=f"{self._split.kind}/{self._split.name}/{name}",
-            source=self._split.kind,
+            id=f"{self._slice.kind}/{self._slice.name}/{name}",
+            source=self._slice.kind,
             title=title if isinstance(title, str) else "",
             paragraphs=found,
         )

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.readers.base import FileReader, Settings, Split, Tally
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.paragraphs import paragraphs
 from pipeline.corpus.readers.prose import reads_as_prose
 from pipeline.corpus.readers.unpack import open_source
@@ -53,36 +54,36 @@ class WarcReader(FileReader):
         f"*.{name}{packed}" for name in ("warc", "warc.wet", "wet") for packed in ("", ".gz", ".bz2", ".xz", ".zst")
     )
 
-    def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[Document]:
         """The pages and texts of one file."""
-        source = open_source(split.path)
+        source = open_source(file_slice.path)
         found = False
         try:
-            scanner = Scanner(source, tally, settings.maximum_document_bytes)
+            scanner = Scanner(source, tally, options.maximum_document_bytes)
             for raw in scanner.records(_TYPES.__contains__):
                 found = True
                 tally.read(raw.size)
                 if raw.data is None:
                     tally.drop("too_long")
                     continue
-                document = self._document(raw, split, settings, tally)
+                document = self._document(raw, file_slice, options, tally)
                 if isinstance(document, str):
                     tally.drop(document)
                 else:
                     yield document
         finally:
             source.close()
-        if not found and not tally.rejected:
+        if not found and not tally.unreadable:
             tally.quarantine("no_documents", "the file holds no response, resource or conversion record")
 
-    def _document(self, raw: Raw, split: Split, settings: Settings, tally: Tally) -> Document | str:
+    def _document(self, raw: Raw, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Document | str:
         """The record's document, or the reason why there is none."""
         from fastwarc.warc import WarcRecord
 
         assert raw.data is not None
         try:
             record = WarcRecord.from_bytes(raw.data + b"\r\n\r\n")
-            content = _content(record, raw.type, settings.maximum_document_bytes)
+            content = _content(record, raw.type, options.maximum_document_bytes)
         except (OSError, ValueError, EOFError) as error:
             message = str(error).rstrip(".") or type(error).__name__
             tally.quarantine("bad_record", f"the record at byte {raw.offset:,} cannot be read ({message})", offset=raw.offset)
@@ -103,7 +104,9 @@ class WarcReader(FileReader):
         else:
             kept = list(paragraphs(text))
         name = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:") or str(raw.offset)
-        return Document(id=f"{self.kind}/{split.name}/{name}", source=self.kind, title=title or uri, paragraphs=tuple(kept))
+        return Document(
+            id=f"{self.kind}/{file_slice.name}/{name}", source=self.kind, title=title or uri, paragraphs=tuple(kept)
+        )
 
 
 def _content(record: Any, kind: str, limit: int) -> _Content | str:

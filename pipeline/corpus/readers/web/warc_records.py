@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.unpack import Damaged, Source
+from pipeline.corpus.readers.byte_source import ByteSource, Damaged
 
 _CHUNK = 1 << 16
 _VERSION = re.compile(rb"WARC/[01]\.\d{1,2}\r?\n")
@@ -44,11 +44,11 @@ class Scanner:
 
     Args:
         source: unpacked bytes.
-        tally: of the split.
+        tally: of the slice.
         limit: bytes of content that are held at once.
     """
 
-    def __init__(self, source: Source, tally: Tally, limit: int) -> None:
+    def __init__(self, source: ByteSource, tally: Tally, limit: int) -> None:
         self._source, self._tally, self._limit = source, tally, limit
         self._buffer, self._offset = b"", 0
         self._ended = False  # nothing follows what is at hand

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.unpack import Damaged, Recoded, Source
+from pipeline.corpus.readers.byte_source import ByteSource, Damaged
+from pipeline.corpus.readers.unpack import Recoded
 
 _CHUNK = 1 << 18
 _TEXTS = frozenset({"title", "ns", "id", "model", "text"})
@@ -96,6 +97,8 @@ class _PageParser:
 
     def _end(self, name: str) -> None:
         self._path.pop()
+        if name not in _TEXTS:  # markup that a dump forgot to escape: its text is the page's
+            return
         pieces, self._pieces = self._pieces, None
         if pieces is None or (name == "id" and self._path != ["page"]):  # revisions have an id of their own
             return
@@ -135,7 +138,7 @@ class Dump:
 
     Args:
         source: unpacked bytes, UTF-8 without a mark.
-        tally: of the split.
+        tally: of the slice.
         limit: of a text, in characters.
         fragment: whether `source` is a part of a dump, without its beginning.
         last: whether the dump's end lies in it.
@@ -145,7 +148,7 @@ class Dump:
         count: pages that were begun.
     """
 
-    def __init__(self, source: Source, tally: Tally, limit: int, *, fragment: bool = False, last: bool = True) -> None:
+    def __init__(self, source: ByteSource, tally: Tally, limit: int, *, fragment: bool = False, last: bool = True) -> None:
         self._source, self._tally, self._limit = source, tally, limit
         self._last = last
         self._begun = fragment

@@ -1,7 +1,7 @@
-"""The parts of a multistream dump: which bytes of it different workers may read, by the index that lies beside it.
+"""The slices of a multistream dump: which bytes of it different workers may read, by the index that lies beside it.
 
 A multistream dump (`…-multistream.xml.bz2`) is a row of bzip2 streams: one with `<siteinfo>`, many of a hundred pages each, one with
-the end. Its index (`…-multistream-index.txt.bz2`) names the byte where the stream of each page begins. A part is a run of
+the end. Its index (`…-multistream-index.txt.bz2`) names the byte where the stream of each page begins. A slice is a run of
 whole streams. An index that does not fit its dump is left alone, and the dump is read whole.
 """
 
@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipeline.core import storage
-from pipeline.corpus.readers.base import Split
-from pipeline.corpus.readers.unpack import Damaged, open_source
+from pipeline.corpus.readers.base import Slice
+from pipeline.corpus.readers.byte_source import Damaged
+from pipeline.corpus.readers.unpack import open_source
 
-PART_BYTES = 32 << 20  # packed bytes of a part, about: half a minute of one core
+SLICE_BYTES = 32 << 20  # packed bytes of a slice, about: half a minute of one core
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 _LINE = re.compile(rb"^(\d{1,19}):", re.MULTILINE)
 _log = logging.getLogger(__name__)
@@ -41,28 +42,28 @@ def index_name(path: str) -> str | None:
     return None
 
 
-def parts(split: Split) -> list[Split]:
-    """`split` in parts of about PART_BYTES, each with its `part`; as it is where it is small or has no index."""
-    if split.size <= PART_BYTES:
-        return [split]
-    index = index_name(split.path)
+def cut(file_slice: Slice) -> list[Slice]:
+    """`file_slice` in slices of about SLICE_BYTES, each with its `span`; as it is where it is small or has no index."""
+    if file_slice.size <= SLICE_BYTES:
+        return [file_slice]
+    index = index_name(file_slice.path)
     if index is None:
-        return [split]
+        return [file_slice]
     changed = str(storage.stat(index).get("mtime") or storage.stat(index).get("LastModified") or "")
-    borders = _borders(split.path, index, split.size, PART_BYTES, changed)
+    borders = _borders(file_slice.path, index, file_slice.size, SLICE_BYTES, changed)
     if len(borders) < 3:
-        return [split]
+        return [file_slice]
     ranges = list(zip(borders[:-1], borders[1:], strict=True))
-    return [replace(split, part=part, size=part[1] - part[0]) for part in ranges]
+    return [replace(file_slice, span=span, size=span[1] - span[0]) for span in ranges]
 
 
 @functools.lru_cache(maxsize=64)
 def _borders(path: str, index: str, size: int, step: int, _changed: str) -> tuple[int, ...]:
-    """Where parts begin: 0, then beginnings of streams at least `step` apart; last, the dump's end. Only (0, size) if in doubt."""
+    """Where slices begin: 0, then beginnings of streams at least `step` apart; last, the dump's end. Only (0, size) if in doubt."""
     borders = [0]
     for offset in _offsets(index):
         if offset < borders[-1] or offset >= size:
-            if offset >= size:  # a dump that was cut off: what is there is read in parts
+            if offset >= size:  # a dump that was cut off: what is there is read in slices
                 break
             continue
         if offset - borders[-1] >= step:

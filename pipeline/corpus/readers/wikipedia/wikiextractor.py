@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import orjson
 
 from pipeline.corpus.document import HOLE, Document
-from pipeline.corpus.readers.base import FileReader, Settings, Split, Tally
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.lines import read_lines
 from pipeline.corpus.readers.prose import mend, reads_as_prose
 from pipeline.corpus.readers.unpack import as_utf8, open_source
@@ -44,9 +45,9 @@ class WikiextractorReader(FileReader):
     kind = "wikiextractor"
     patterns = ("wiki_*", *(f"*.json{ending}{packed}" for ending in ("", "l") for packed in ("", ".bz2", ".gz", ".xz", ".zst")))
 
-    def read(self, split: Split, settings: Settings, tally: Tally) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[Document]:
         """The documents of one file; one that is not UTF-8 is quarantined, a file that breaks off is damaged."""
-        for offset, raw, title, name in self._raw(split, settings, tally):
+        for offset, raw, title, name in self._raw(file_slice, options, tally):
             try:
                 text = raw.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -58,16 +59,16 @@ class WikiextractorReader(FileReader):
                 tally.drop("disambiguation")
                 continue
             paragraphs = tuple(_paragraphs(text, title, tally))
-            yield Document(id=f"{self.kind}/{split.name}/{name}", source=self.kind, title=title, paragraphs=paragraphs)
+            yield Document(id=f"{self.kind}/{file_slice.name}/{name}", source=self.kind, title=title, paragraphs=paragraphs)
 
-    def _raw(self, split: Split, settings: Settings, tally: Tally) -> Iterator[tuple[int, bytes, str, str]]:
+    def _raw(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[tuple[int, bytes, str, str]]:
         """(byte offset, text, title, id) of each document that is not too long."""
         attributes: dict[str, str] | None = None
         lines: list[bytes] = []
         start = size = 0
         found = False
-        limit = settings.maximum_document_bytes
-        source = open_source(split.path)
+        limit = options.maximum_document_bytes
+        source = open_source(file_slice.path)
         try:
             for line in read_lines(as_utf8(source), tally, limit):
                 data = b"" if line.data is None else line.data
@@ -102,7 +103,7 @@ class WikiextractorReader(FileReader):
             source.close()
         if attributes is not None:
             tally.damaged("truncated", _unfinished(attributes), offset=start)
-        elif not found and not tally.rejected:
+        elif not found and not tally.unreadable:
             tally.quarantine("no_documents", "the file holds neither <doc …> elements nor JSON lines")
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pipeline.corpus.document import HOLE
 from pipeline.corpus.readers.prose import mend, reads_as_prose
 from pipeline.corpus.readers.wikipedia import templates
-from pipeline.corpus.readers.wikipedia.wiki_words import CATEGORY_ALIASES, FILE_ALIASES
+from pipeline.corpus.readers.wikipedia.mediawiki_names import CATEGORY_ALIASES, FILE_ALIASES
 
 _FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no text
 

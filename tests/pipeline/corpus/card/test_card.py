@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core import random_keys
-from pipeline.corpus.card import figures
-from pipeline.corpus.card.page import render
-from pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, measure
+from pipeline.corpus.card import svg
+from pipeline.corpus.card.render import render
 from pipeline.corpus.parts import compact_batch
 from pipeline.corpus.schema import CORPUS
-from tests.pipeline.corpus.test_rejects import make, prose, rows, write_jsonl
+from pipeline.corpus.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, measure
+from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_the_figures_are_those_of_the_documents(made):
     totals = card["totals"]
     assert totals["read_documents"] == totals["documents"] + sum(card["dropped"].values())
     source = card["sources"][0]
-    assert source["read_documents"] == source["documents"] + source["dropped_reading"] + source["copies"]
+    assert source["read_documents"] == source["documents"] + source["dropped_reading"] + source["duplicates"]
     assert sum(card["histograms"]["document_words"]["counts"]) == totals["documents"]
     assert sum(card["histograms"]["sentence_words"]["counts"]) == totals["sentences"]
     assert card["quarantined"]
@@ -137,9 +137,10 @@ def test_a_page_of_less(made, emptied):
 TEXT = st.text(alphabet="ab é日本ถ", min_size=1, max_size=20).map(lambda text: " ".join(text.split())).filter(bool)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(TEXT, min_size=1, max_size=5), max_size=12), st.lists(st.integers(0, 12), max_size=3))
 def test_shards_add_up(documents, cuts):
-    from pipeline.corpus.steps.words import count_words
+    from pipeline.corpus.steps.word_count import count_words
 
     table = pa.Table.from_pylist(
         [
@@ -184,9 +185,9 @@ def test_shards_add_up(documents, cuts):
 
 
 def test_figures_of_nothing_and_of_much():
-    assert figures.bars({}).startswith("<svg")
-    assert "others" in figures.bars({f"r{n}": n + 1 for n in range(30)})
-    assert figures.shares({}).startswith("<svg")
-    assert "&lt;b&gt;" in figures.bars({"<b>": 3})
-    assert "&gt;" in figures.histogram((1, 2), (0, 0, 0), "words")
-    assert figures.short(1234567) == "1.23M"
+    assert svg.bars({}).startswith("<svg")
+    assert "others" in svg.bars({f"r{n}": n + 1 for n in range(30)})
+    assert svg.shares({}).startswith("<svg")
+    assert "&lt;b&gt;" in svg.bars({"<b>": 3})
+    assert "&gt;" in svg.histogram((1, 2), (0, 0, 0), "words")
+    assert svg.short(1234567) == "1.23M"

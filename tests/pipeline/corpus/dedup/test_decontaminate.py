@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import DataError
 from pipeline.corpus.dedup import ngrams
-from pipeline.corpus.dedup.decontaminate import TaskIndex, decontaminate
 from pipeline.corpus.dedup.task_files import task_files, task_texts
+from pipeline.corpus.dedup.task_index import TaskIndex
 from pipeline.corpus.document import Document
+from pipeline.corpus.steps.base import StepResult
+from pipeline.corpus.steps.decontaminate import decontaminate
 
 QUESTION = "Which of the two rivers that meet below the old town is longer, and by how many miles?"  # 18 words
 SHORT = "The cat sat on the very old mat."  # 8 words
@@ -30,15 +32,13 @@ def document(*paragraphs: str) -> Document:
 def test_thirteen_words_in_a_row_are_found_whatever_the_case_and_punctuation():
     words = QUESTION.split()
     match = INDEX.find("He asked: " + " ".join(words[2:15]).upper().replace(",", ";") + " and so on")
-    assert match is not None
-    assert match.task == "qa.json"
-    assert match.words == "the two rivers that meet below the old town is longer and by"
+    assert match == ("qa.json", "the two rivers that meet below the old town is longer and by")
     assert INDEX.find("He asked " + " ".join(words[2:14]) + " and so on") is None  # twelve
     assert INDEX.find("") is None
 
 
 def test_a_short_text_counts_as_a_whole():
-    assert INDEX.find("Then the cat sat on the very old mat, and slept.").task == "cola.tsv"
+    assert INDEX.find("Then the cat sat on the very old mat, and slept.")[0] == "cola.tsv"
     assert INDEX.find("Then the cat sat on the very old chair, and slept.") is None
     assert INDEX.find("This is too short to be found.") is None
     assert INDEX.lengths == (13, 8)
@@ -46,21 +46,21 @@ def test_a_short_text_counts_as_a_whole():
 
 def test_what_is_dropped_is_the_document_or_its_paragraph():
     clean, dirty = "Nothing of the kind stands here, and it is long enough to stay.", f"So. {QUESTION} Nobody knew."
-    result, matches = decontaminate(document(clean, dirty), INDEX, "document")
-    assert (result.document, result.reason, len(matches)) == (None, "contaminated", 1)
-    result, matches = decontaminate(document(clean, dirty, clean), INDEX, "paragraph")
+    result = decontaminate(document(clean, dirty), INDEX, "document")
+    assert (result.document, result.reason, len(result.matches)) == (None, "contaminated", 1)
+    result = decontaminate(document(clean, dirty, clean), INDEX, "paragraph")
     assert result.document is not None
     assert result.document.paragraphs == (clean, clean)
     assert [(removed.reason, removed.text) for removed in result.removed] == [("contaminated", dirty)]
-    result, _ = decontaminate(document(clean, dirty), INDEX, "paragraph", minimum_characters=200)
+    result = decontaminate(document(clean, dirty), INDEX, "paragraph", minimum_characters=200)
     assert (result.document, result.reason) == (None, "contaminated")
     untouched = document(clean)
-    assert decontaminate(untouched, INDEX, "document") == (decontaminate(untouched, INDEX, "paragraph")[0], ())
+    assert decontaminate(untouched, INDEX, "document") == decontaminate(untouched, INDEX, "paragraph") == StepResult(untouched)
 
 
 def test_paragraphs_do_not_hide_a_text():
     words = QUESTION.split()
-    assert decontaminate(document(" ".join(words[:9]), " ".join(words[9:])), INDEX, "document")[0].reason == "contaminated"
+    assert decontaminate(document(" ".join(words[:9]), " ".join(words[9:])), INDEX, "document").reason == "contaminated"
 
 
 def test_saved_and_loaded(tmp_path):

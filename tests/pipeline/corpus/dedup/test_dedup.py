@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core import random_keys
-from pipeline.corpus.dedup import copies as duplicates
-from pipeline.corpus.dedup import ngrams, signatures
-from pipeline.corpus.dedup.signatures import BANDS, ROWS, MinHash, signature
+from pipeline.corpus.dedup import duplicates, ngrams, signatures
+from pipeline.corpus.dedup.options import DEFAULT, MinHash
+from pipeline.corpus.dedup.signatures import signature
 
 
 def words(count, seed):
@@ -26,7 +26,7 @@ def test_exact_signature_is_blind_to_case_and_punctuation_alone():
 @given(st.text(max_size=60))
 def test_any_text_has_a_signature(text):
     found = signature(text)
-    assert found.bands.shape == (BANDS,)
+    assert found.bands.shape == (DEFAULT.bands,)
     assert len(found.exact) == signatures.EXACT_BYTES
     again = signature(text)
     assert again.exact == found.exact
@@ -38,9 +38,9 @@ def test_a_long_text_is_hashed_as_its_shingles():
     text = words(40_000, seed=1)  # longer than the table of powers that is kept
     data = ngrams.normal(" ".join(text))
     whole = signatures.shingles(data)
-    assert whole.size == len(text) - signatures.NGRAM + 1
+    assert whole.size == len(text) - DEFAULT.ngram + 1
     for at in (0, 17, 20_000, whole.size - 1):
-        part = " ".join(text[at : at + signatures.NGRAM]).encode()
+        part = " ".join(text[at : at + DEFAULT.ngram]).encode()
         assert signatures.shingles(part).tolist() == [whole[at]]
 
 
@@ -53,7 +53,7 @@ def test_near_copies_are_found_as_often_as_minhash_says(changed):
         second = [f"x{n}" if other else word for n, (word, other) in enumerate(zip(first, chosen, strict=True))]
         one, two = (set(zip(*(text[k:] for k in range(5)), strict=False)) for text in (first, second))
         similarity = len(one & two) / len(one | two)
-        expected.append(1 - (1 - similarity**ROWS) ** BANDS)
+        expected.append(1 - (1 - similarity**DEFAULT.rows) ** DEFAULT.bands)
         here, there = signature(" ".join(first)), signature(" ".join(second))
         found.append((here.bands == there.bands).any())
         estimate = float(signatures.similarity(here.sketch[None], there.sketch[None])[0])
@@ -116,7 +116,7 @@ def test_repeated_against_brute_force(values, data):
 def test_both_halves_of_the_exact_hash_count():
     high = np.array([7, 7, 7, 8, 7], dtype=np.uint64)
     low = np.array([1, 2, 1, 1, 2], dtype=np.uint64)
-    later, first = duplicates.exact_copies(high, low, np.array([True] * 5))
+    later, first = duplicates.exact_duplicates(high, low, np.array([True] * 5))
     assert dict(zip(later.tolist(), first.tolist(), strict=True)) == {2: 0, 4: 1}
 
 
@@ -162,7 +162,7 @@ def test_who_goes_is_like_one_that_stays(rows, salt, data):
             ):
                 expected[at] = before
                 break
-    found = duplicates.similar_copies(lambda band: table[:, band].copy(), bands, alive, lambda which: sketches[which], 0.6)
+    found = duplicates.similar_duplicates(lambda band: table[:, band].copy(), bands, alive, lambda which: sketches[which], 0.6)
     assert (found == np.arange(count)).tolist() == [of == at for at, of in enumerate(expected)]
     for at, of in enumerate(found.tolist()):
         if of != at:  # of several that stay, any may be named
@@ -172,13 +172,13 @@ def test_who_goes_is_like_one_that_stays(rows, salt, data):
             assert signatures.similarity(sketches[at][None], sketches[of][None])[0] >= 0.6
 
 
-def test_similar_copies_without_holding_the_bands(monkeypatch):
+def test_similar_duplicates_without_holding_the_bands(monkeypatch):
     """What is done for corpora of many copies: columns are read again each round."""
     table = random_keys.derive(3, np.arange(400)[:, None], np.arange(5)) % np.uint64(150)
     sketches = (random_keys.derive(4, np.arange(400)[:, None] // 4, np.arange(16)) % np.uint64(3)).astype(np.uint8)
     arguments = (lambda band: table[:, band].copy(), 5, np.ones(400, dtype=bool), lambda which: sketches[which], 0.5)
-    held = duplicates.similar_copies(*arguments)
+    held = duplicates.similar_duplicates(*arguments)
     monkeypatch.setattr(duplicates, "_HELD", 0)
     monkeypatch.setattr(duplicates, "_PAIRS", 7)
-    assert duplicates.similar_copies(*arguments).tolist() == held.tolist()
+    assert duplicates.similar_duplicates(*arguments).tolist() == held.tolist()
     assert 0 < (held != np.arange(400)).sum() < 400

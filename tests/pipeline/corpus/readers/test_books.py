@@ -7,9 +7,10 @@ import zipfile
 import pytest
 
 from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.books import epub
 from pipeline.corpus.readers.books.reader import LONGEST_CHAPTER, PIECE, SHORTEST_CHAPTER, merged, reader
+from tests.pipeline.corpus.reading import options_of
 
 SENTENCE = "It was the best of times and it was the worst of times, and nobody knew which of them it was. "
 PARAGRAPH = (SENTENCE * 5).strip()
@@ -24,9 +25,9 @@ def wrapped(text, width=70):
 def read(tmp_path, content, name="a_book.txt", stop=True, **settings):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    split = reader.splits(str(path))[0]
-    tally = Tally(split=split, stop=stop)
-    return list(reader.read(split, Settings(stop=stop, **settings), tally)), tally
+    file_slice = reader.slices(str(path))[0]
+    tally = Tally(slice=file_slice, stop=stop)
+    return list(reader.read(file_slice, options_of(reader, stop=stop, **settings), tally)), tally
 
 
 def text_of(documents):
@@ -152,14 +153,14 @@ def test_files_that_are_no_text(tmp_path, data, reason):
 
 
 def test_the_samples(samples):
-    for split in reader.splits(str(samples / "books")):
-        tally = Tally(split=split)
-        documents = list(reader.read(split, Settings(), tally))
-        assert len(documents) >= 4, split.name
+    for file_slice in reader.slices(str(samples / "books")):
+        tally = Tally(slice=file_slice)
+        documents = list(reader.read(file_slice, options_of(reader), tally))
+        assert len(documents) >= 4, file_slice.name
         text = text_of(documents)
         assert "GUTENBERG" not in text.upper()
         assert "CHAPTER I." not in text
-        assert not tally.rejected
+        assert not tally.unreadable
 
 
 # EPUB
@@ -215,7 +216,7 @@ def test_an_epub_is_read_in_the_order_of_its_spine(tmp_path):
     assert [d.title for d in documents] == ["A Book: One", "A Book: Two", "A Book: Three"]
     assert documents[0].paragraphs == (PARAGRAPH, "A b c—d. E.")
     assert documents[2].paragraphs == (PARAGRAPH, "Inner one.", "after")
-    assert not tally.rejected
+    assert not tally.unreadable
 
 
 def test_names_that_climb_lead_nowhere(tmp_path):
@@ -259,7 +260,7 @@ def test_an_epub_that_is_none(tmp_path, data):
 def test_a_directory_without_books(tmp_path):
     (tmp_path / "a.pdf").write_bytes(b"x")
     with pytest.raises(DataError, match=r"holds no file of source books \(\*\.txt, .*\*\.epub\)"):
-        reader.splits(str(tmp_path))
+        reader.slices(str(tmp_path))
 
 
 def test_a_huge_text_is_refused(tmp_path):

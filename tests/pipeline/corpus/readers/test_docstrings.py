@@ -7,9 +7,10 @@ import sys
 import pytest
 
 from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.docstrings.docstring_text import prose
 from pipeline.corpus.readers.docstrings.reader import reader
+from tests.pipeline.corpus.reading import options_of
 
 NUMPYDOC = """
 Return the sum of the elements, see :func:`~numpy.add` and ``np.sum`` [1]_.
@@ -151,9 +152,9 @@ def package(tmp_path):
 
 
 def read(path):
-    split = reader.splits(str(path))[0]
-    tally = Tally(split=split)
-    return list(reader.read(split, Settings(), tally)), tally
+    file_slice = reader.slices(str(path))[0]
+    tally = Tally(slice=file_slice)
+    return list(reader.read(file_slice, options_of(reader), tally)), tally
 
 
 def test_a_package(package):
@@ -168,25 +169,25 @@ def test_a_package(package):
         ),
     }
     assert tally.counters["dropped_lines/repeated_paragraph"] == 1
-    assert [(r.file, r.reason) for r in tally.rejected] == [("docstrings/pack/bad.py", "syntax_error")]
+    assert [(r.file, r.reason) for r in tally.unreadable] == [("docstrings/pack/bad.py", "syntax_error")]
 
 
 def test_installed_packages_are_found_without_import():
     names = "numpy,scikit-learn,apache-beam,stdlib,numpy.linalg,typing_extensions"
     before = set(sys.modules)
-    splits = {split.name: split for split in reader.splits(names)}
-    assert list(splits) == ["numpy", "sklearn", "apache_beam", "stdlib", "numpy.linalg", "typing_extensions"]
+    slices = {file_slice.name: file_slice for file_slice in reader.slices(names)}
+    assert list(slices) == ["numpy", "sklearn", "apache_beam", "stdlib", "numpy.linalg", "typing_extensions"]
     assert not {"sklearn", "apache_beam"} & (set(sys.modules) - before)
-    stdlib = [name for name, _ in reader.files(splits["stdlib"])]
+    stdlib = [name for name, _ in reader.files(slices["stdlib"])]
     assert {"json/decoder.py", "argparse.py"} <= set(stdlib)
     assert not [name for name in stdlib if "site-packages" in name or name.startswith(("test/", "idlelib/"))]
-    assert not [name for name, _ in reader.files(splits["numpy"]) if "/tests/" in name]
-    assert splits["numpy"].size > splits["numpy.linalg"].size > 0
+    assert not [name for name, _ in reader.files(slices["numpy"]) if "/tests/" in name]
+    assert slices["numpy"].size > slices["numpy.linalg"].size > 0
 
 
 def test_prose_of_a_real_package():
-    split = reader.splits("json")[0]
-    documents = list(reader.read(split, Settings(), Tally(split=split)))
+    file_slice = reader.slices("json")[0]
+    documents = list(reader.read(file_slice, options_of(reader), Tally(slice=file_slice)))
     assert [d.id for d in documents] == [
         f"docstrings/json/json{name}" for name in ("", ".decoder", ".encoder", ".scanner", ".tool")
     ][: len(documents)]
@@ -198,11 +199,11 @@ def test_prose_of_a_real_package():
 @pytest.mark.parametrize("name", ["no_such_package_here", "numpy.no_such_module", " , "])
 def test_what_is_not_installed(name):
     with pytest.raises(DataError, match=r"not installed|holds no module|names no package"):
-        reader.splits(name)
+        reader.slices(name)
 
 
 def test_a_directory_that_is_none(tmp_path):
     with pytest.raises(DataError, match="no directory"):
-        reader.splits(str(tmp_path / "x"))
+        reader.slices(str(tmp_path / "x"))
     with pytest.raises(DataError, match="holds no Python file"):
-        reader.splits(str(tmp_path))
+        reader.slices(str(tmp_path))

@@ -7,10 +7,11 @@ import bz2
 import pytest
 
 from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.wikipedia import multistream
 from pipeline.corpus.readers.wikipedia.dump import reader
 from tests.pipeline.corpus.readers.test_wikipedia import HEAD, page
+from tests.pipeline.corpus.reading import options_of
 
 NAME = "dewiki-20260101-pages-articles-multistream.xml.bz2"
 INDEX = "dewiki-20260101-pages-articles-multistream-index.txt.bz2"
@@ -41,15 +42,15 @@ def write(directory, streams=30, pages=4, index=INDEX, change=None):
 
 def read(path, stop=True):
     documents, tallies = [], []
-    for split in reader.splits(str(path)):
-        tallies.append(Tally(split=split, stop=stop))
-        documents += reader.read(split, Settings(stop=stop), tallies[-1])
+    for file_slice in reader.slices(str(path)):
+        tallies.append(Tally(slice=file_slice, stop=stop))
+        documents += reader.read(file_slice, options_of(reader, stop=stop), tallies[-1])
     return documents, tallies
 
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(multistream, "PART_BYTES", 1500)
+    monkeypatch.setattr(multistream, "SLICE_BYTES", 1500)
 
 
 @pytest.mark.parametrize("index", [INDEX, INDEX.removesuffix(".bz2")])
@@ -57,23 +58,23 @@ def small_parts(monkeypatch):
 def test_parts_give_the_documents_of_the_whole(tmp_path, index):
     whole, _ = read(write(tmp_path / "whole", index=None))
     path = write(tmp_path / "parts", index=index)
-    splits = reader.splits(str(path))
-    assert len(splits) > 3
-    assert [split.part[0] for split in splits[1:]] == [split.part[1] for split in splits[:-1]]
-    assert (splits[0].part[0], splits[-1].part[1]) == (0, path.stat().st_size)
-    assert sum(split.size for split in splits) == path.stat().st_size
-    assert {reader.files(split)[0] for split in splits} == {(NAME, str(path))}
+    slices = reader.slices(str(path))
+    assert len(slices) > 3
+    assert [file_slice.span[0] for file_slice in slices[1:]] == [file_slice.span[1] for file_slice in slices[:-1]]
+    assert (slices[0].span[0], slices[-1].span[1]) == (0, path.stat().st_size)
+    assert sum(file_slice.size for file_slice in slices) == path.stat().st_size
+    assert {reader.files(file_slice)[0] for file_slice in slices} == {(NAME, str(path))}
     documents, tallies = read(path)
     assert documents == whole
     assert len(whole) == 120
     assert whole[0].id == f"wikipedia/{NAME}/1"
     assert all(d.text.startswith("It is article") for d in documents)  # the names of namespaces are known in every part
     assert sum(tally.counters["read/documents"] for tally in tallies) == 120
-    assert not any(tally.rejected for tally in tallies)
+    assert not any(tally.unreadable for tally in tallies)
 
 
 def test_a_small_dump_is_one_split(tmp_path):
-    assert len(reader.splits(str(write(tmp_path / "a")))) == 1
+    assert len(reader.slices(str(write(tmp_path / "a")))) == 1
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -91,7 +92,7 @@ def test_names_of_numbered_dumps(tmp_path):
 def test_an_index_that_does_not_fit_is_left_alone(tmp_path, lines):
     path = write(tmp_path / "a")
     (tmp_path / "a" / INDEX).write_bytes(bz2.compress(lines))
-    assert len(reader.splits(str(path))) == 1
+    assert len(reader.slices(str(path))) == 1
     assert len(read(path)[0]) == 120
 
 
@@ -109,7 +110,7 @@ def test_a_damaged_stream_costs_its_pages(tmp_path, index):
     documents, tallies = read(path, stop=False)
     lost = {f"wikipedia/{NAME}/{n}" for n in range(33, 37)}
     assert {f"wikipedia/{NAME}/{n}" for n in range(1, 121)} - {d.id for d in documents} == lost
-    rejected = [entry for tally in tallies for entry in tally.rejected]
+    rejected = [entry for tally in tallies for entry in tally.unreadable]
     assert len(rejected) == 1
     begin = rejected[0].offset
     assert path.read_bytes()[begin : begin + 3] == b"BZh"
@@ -135,4 +136,4 @@ def test_parts_of_a_dump_whose_first_stream_is_lost(tmp_path):
 
     documents, tallies = read(write(tmp_path / "a", change=change), stop=False)
     assert len(documents) == 120
-    assert sum(len(tally.rejected) for tally in tallies) == 1
+    assert sum(len(tally.unreadable) for tally in tallies) == 1

@@ -8,8 +8,9 @@ import gzip
 import pytest
 
 from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.books.reader import reader
+from tests.pipeline.corpus.reading import options_of
 
 LONG = "It was the best of times and it was the worst of times, and nobody knew which of them it was. " * 6
 BODY = f"""
@@ -39,9 +40,9 @@ def read(tmp_path, text, name="a.xml", stop=True, encoding="utf-8"):
     path = tmp_path / name
     data = text.encode(encoding) if isinstance(text, str) else text
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    split = reader.splits(str(path))[0]
-    tally = Tally(split=split, stop=stop)
-    return list(reader.read(split, Settings(stop=stop), tally)), tally
+    file_slice = reader.slices(str(path))[0]
+    tally = Tally(slice=file_slice, stop=stop)
+    return list(reader.read(file_slice, options_of(reader, stop=stop), tally)), tally
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_a_book(tmp_path, text, name):
     assert documents[2].paragraphs == (f"To be, or not to be. {long}",)
     assert documents[3].paragraphs == (f"After the part it goes on. {long}",)
     assert documents[0].id == f"books/{name}/1"
-    assert not tally.rejected
+    assert not tally.unreadable
 
 
 def test_entities_of_old_tei(tmp_path):

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.web.warc import reader
+from tests.pipeline.corpus.reading import options_of
 
 SENTENCE = "It is a page about the towers of the town, and this is what it says of them."
 PAGE = (
@@ -42,9 +43,9 @@ INFO = record(0, "software: none", kind="warcinfo", mime="application/warc-field
 def read(tmp_path, records, name="a.warc", stop=True, **settings):
     path = tmp_path / name
     path.write_bytes(b"".join(gzip.compress(r) for r in records) if name.endswith(".gz") else b"".join(records))
-    split = reader.splits(str(path))[0]
-    tally = Tally(split=split, stop=stop)
-    return list(reader.read(split, Settings(stop=stop, **settings), tally)), tally
+    file_slice = reader.slices(str(path))[0]
+    tally = Tally(slice=file_slice, stop=stop)
+    return list(reader.read(file_slice, options_of(reader, stop=stop, **settings), tally)), tally
 
 
 @pytest.mark.parametrize("name", ["a.warc", "a.warc.gz"])
@@ -74,7 +75,7 @@ def test_pages(tmp_path, name):
     dropped = {key.removeprefix("dropped/"): n for key, n in tally.counters.items() if key.startswith("dropped/")}
     assert dropped == {"http_status": 1, "not_text": 1, "empty": 1, "not_http": 1}
     assert tally.counters["read/documents"] == 9 == len(documents) + sum(dropped.values())
-    assert not tally.rejected
+    assert not tally.unreadable
 
 
 @pytest.mark.parametrize(
@@ -116,8 +117,8 @@ def test_lying_lengths_cost_one_record(tmp_path, name, length):
     records = [response(1), response(2, length=length), response(3), response(4)]
     documents, tally = read(tmp_path, records, name)
     assert [d.id.rsplit("/", 1)[1] for d in documents] == ["id-1", "id-3", "id-4"]
-    assert tally.rejected[0].reason in ("bad_length", "bad_record")
-    assert tally.rejected[0].offset == len(records[0])
+    assert tally.unreadable[0].reason in ("bad_length", "bad_record")
+    assert tally.unreadable[0].offset == len(records[0])
 
 
 def test_a_record_longer_than_a_document(tmp_path):
@@ -137,18 +138,18 @@ def test_garbage_between_records(tmp_path):
     )
     assert len(documents) == 3
     assert tally.counters["quarantined/no_record"] == 2
-    assert tally.rejected[0].offset == len(response(1))
+    assert tally.unreadable[0].offset == len(response(1))
 
 
 @pytest.mark.parametrize("name", ["a.warc", "a.warc.gz"])
 def test_a_file_that_breaks_off(tmp_path, name):
     data = b"".join(gzip.compress(response(n)) if name.endswith("gz") else response(n) for n in range(1, 5))[:-30]
     (tmp_path / name).write_bytes(data)
-    split = reader.splits(str(tmp_path / name))[0]
+    file_slice = reader.slices(str(tmp_path / name))[0]
     with pytest.raises(DataError, match="ends inside"):
-        list(reader.read(split, Settings(), Tally(split=split)))
-    tally = Tally(split=split, stop=False)
-    assert len(list(reader.read(split, Settings(stop=False), tally))) == 3
+        list(reader.read(file_slice, options_of(reader), Tally(slice=file_slice)))
+    tally = Tally(slice=file_slice, stop=False)
+    assert len(list(reader.read(file_slice, options_of(reader, stop=False), tally))) == 3
     assert tally.counters["quarantined/truncated"] == 1
 
 
@@ -156,11 +157,11 @@ def test_a_damaged_member(tmp_path):
     members = [gzip.compress(response(n)) for n in range(1, 6)]
     members[2] = members[2][:40] + b"\xa5" * 30 + members[2][70:]
     (tmp_path / "a.warc.gz").write_bytes(b"".join(members))
-    split = reader.splits(str(tmp_path))[0]
-    tally = Tally(split=split, stop=False)
-    documents = list(reader.read(split, Settings(stop=False), tally))
+    file_slice = reader.slices(str(tmp_path))[0]
+    tally = Tally(slice=file_slice, stop=False)
+    documents = list(reader.read(file_slice, options_of(reader, stop=False), tally))
     assert [d.id.rsplit("/", 1)[1] for d in documents] == ["id-1", "id-2", "id-4", "id-5"]
-    assert tally.rejected[0].offset == sum(map(len, members[:2]))
+    assert tally.unreadable[0].offset == sum(map(len, members[:2]))
 
 
 def test_pages_that_are_too_deep(tmp_path):
@@ -187,15 +188,15 @@ FRAGMENTS = st.sampled_from(
 def test_any_bytes_end(tmp_path_factory, data, limit):
     documents, tally = read(tmp_path_factory.mktemp("x"), [data, response(99)], stop=False, maximum_document_bytes=limit)
     assert tally.counters["read/documents"] >= len(documents)
-    assert all(0 <= entry.offset <= len(data) + len(response(99)) for entry in tally.rejected)
+    assert all(0 <= entry.offset <= len(data) + len(response(99)) for entry in tally.unreadable)
 
 
 def test_real_pages(shared_data):
     documents = []
-    for split in reader.splits(str(shared_data / "web")):
-        tally = Tally(split=split)
-        documents += reader.read(split, Settings(), tally)
-        assert not tally.rejected
+    for file_slice in reader.slices(str(shared_data / "web")):
+        tally = Tally(slice=file_slice)
+        documents += reader.read(file_slice, options_of(reader), tally)
+        assert not tally.unreadable
     assert len(documents) == 41
     text = "\n".join(d.text for d in documents)
     assert "Semantic Scholar" in text

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.corpus.readers.base import Settings, Tally
-from pipeline.corpus.readers.prose import mend, reads_as_prose
+from pipeline.corpus.readers.base import Tally
+from pipeline.corpus.readers.prose import mend, reads_as_prose, tidy
 from pipeline.corpus.readers.wikipedia.dump import reader
-from pipeline.corpus.readers.wikipedia.wiki_words import appended_sections, is_redirect, lists_meanings, names_meanings
-from pipeline.corpus.steps.clean import tidy
+from pipeline.corpus.readers.wikipedia.mediawiki_names import appended_sections, is_redirect, lists_meanings, names_meanings
+from tests.pipeline.corpus.reading import options_of
 
 
 def dump(language, namespaces, pages):
@@ -98,10 +98,10 @@ def test_a_dump_of_another_language(tmp_path, language, encoding):
     text, paragraphs, disambiguations = EXPECTED[language]
     path = tmp_path / "a.xml"
     path.write_bytes(text.encode(encoding))
-    split = reader.splits(str(path))[0]
-    tally = Tally(split=split)
-    settings = Settings(dropped_sections=frozenset(appended_sections(language)))
-    documents = list(reader.read(split, settings, tally))
+    file_slice = reader.slices(str(path))[0]
+    tally = Tally(slice=file_slice)
+    settings = options_of(reader, dropped_sections=appended_sections(language))
+    documents = list(reader.read(file_slice, settings, tally))
     assert [document.paragraphs for document in documents] == [paragraphs]
     assert tally.counters["dropped/redirect"] == 1
     assert tally.counters["dropped/disambiguation"] == disambiguations
@@ -113,13 +113,13 @@ def test_a_dump_in_latin_1(tmp_path):
     path.write_bytes(
         ('<?xml version="1.0" encoding="ISO-8859-1"?>\n' + GERMAN.replace("„", '"').replace("“", '"')).encode("latin-1")
     )
-    split = reader.splits(str(path))[0]
-    documents = list(reader.read(split, Settings(), Tally(split=split)))
+    file_slice = reader.slices(str(path))[0]
+    documents = list(reader.read(file_slice, options_of(reader), Tally(slice=file_slice)))
     assert "höher als breit" in documents[0].text
     path.write_bytes(GERMAN.replace("<mediawiki", '<?xml version="1.0" encoding="klingon"?><mediawiki', 1).encode())
-    tally = Tally(split=split, stop=False)
-    assert list(reader.read(split, Settings(stop=False), tally)) == []
-    assert "klingon" in tally.rejected[0].sentence
+    tally = Tally(slice=file_slice, stop=False)
+    assert list(reader.read(file_slice, options_of(reader, stop=False), tally)) == []
+    assert "klingon" in tally.unreadable[0].sentence
 
 
 @pytest.mark.parametrize(
@@ -195,10 +195,10 @@ def test_sections_by_name(tmp_path):
     )
     path = tmp_path / "a.xml"
     path.write_text(text)
-    split = reader.splits(str(path))[0]
+    file_slice = reader.slices(str(path))[0]
 
     def kept(**settings):
-        return next(iter(reader.read(split, Settings(**settings), Tally(split=split)))).paragraphs
+        return next(iter(reader.read(file_slice, options_of(reader, **settings), Tally(slice=file_slice)))).paragraphs
 
     assert kept(dropped_sections=frozenset({"notes", "life"})) == ("Lead text is here.", "He worked a lot.")
     assert kept(kept_sections=frozenset({"life"})) == ("He lived a life.", "He was young once.")

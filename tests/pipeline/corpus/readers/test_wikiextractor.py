@@ -8,8 +8,9 @@ import pytest
 
 from pipeline.core.errors import DataError
 from pipeline.corpus.document import HOLE
-from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.wikipedia.wikiextractor import is_heading, reader
+from tests.pipeline.corpus.reading import options_of
 
 OLD = """<doc id="12" url="http://x?curid=12" title="A "quoted" &amp; B">
 A "quoted" & B
@@ -34,9 +35,9 @@ def read(tmp_path, content, name="wiki_00", stop=True):
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    split = next(s for s in reader.splits(str(tmp_path)) if s.name == name)
-    tally = Tally(split=split, stop=stop)
-    return list(reader.read(split, Settings(stop=stop), tally)), tally
+    file_slice = next(s for s in reader.slices(str(tmp_path)) if s.name == name)
+    tally = Tally(slice=file_slice, stop=stop)
+    return list(reader.read(file_slice, options_of(reader, stop=stop), tally)), tally
 
 
 def test_the_old_format(tmp_path):
@@ -44,11 +45,10 @@ def test_the_old_format(tmp_path):
     assert len(documents) == 1
     assert (documents[0].id, documents[0].title) == ("wikiextractor/AA/wiki_00/12", 'A "quoted" & B')
     assert documents[0].paragraphs == (
-        "A (born 1935) was a man of letters <here>." if "<here>" in documents[0].paragraphs[0] else documents[0].paragraphs[0],
+        "A (born 1935) was a man of letters.",
         "He was born in the town of C.",
         f"where {HOLE} is the number of them.",
     )
-    assert documents[0].paragraphs[0].startswith("A (born 1935) was a man of letters")
     assert tally.counters["dropped_lines/heading"] == 1
     assert tally.counters["dropped_lines/fragment"] == 1
     assert tally.counters["dropped/disambiguation"] == 1
@@ -67,7 +67,7 @@ def test_bad_utf8_costs_one_document(tmp_path):
     documents, tally = read(tmp_path, data)
     assert documents == []
     assert tally.counters["quarantined/bad_utf8"] == 1
-    assert data[tally.rejected[0].offset] == 0xFF
+    assert data[tally.unreadable[0].offset] == 0xFF
     assert tally.counters["read/documents"] == 1
 
 

@@ -8,8 +8,9 @@ import gzip
 import pytest
 
 from pipeline.core.errors import DataError
-from pipeline.corpus.readers.base import Settings, Tally
+from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.wikipedia.dump import reader
+from tests.pipeline.corpus.reading import options_of
 
 HEAD = (
     '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10"><siteinfo><namespaces>'
@@ -27,9 +28,9 @@ def page(title, text="It is an article.", ns="<ns>0</ns>", extra="", number=1, m
 def read(tmp_path, content, name="a.xml", stop=True):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    split = reader.splits(str(path))[0]
-    tally = Tally(split=split, stop=stop)
-    return list(reader.read(split, Settings(stop=stop), tally)), tally
+    file_slice = reader.slices(str(path))[0]
+    tally = Tally(slice=file_slice, stop=stop)
+    return list(reader.read(file_slice, options_of(reader, stop=stop), tally)), tally
 
 
 def test_what_is_an_article(tmp_path):
@@ -101,16 +102,16 @@ def test_damage_stops_or_is_quarantined(tmp_path, content, name, words):
         read(tmp_path, content, name)
     assert str(tmp_path / name) in str(error.value)
     documents, tally = read(tmp_path, content, name, stop=False)
-    assert len(tally.rejected) == 1
-    assert words in tally.rejected[0].sentence
+    assert len(tally.unreadable) == 1
+    assert words in tally.unreadable[0].sentence
     assert len(documents) < 400
-    assert tally.rejected[0].file == f"wikipedia/{name}"  # no path of this machine
+    assert tally.unreadable[0].file == f"wikipedia/{name}"  # no path of this machine
 
 
 def test_what_came_before_the_damage_is_kept(tmp_path):
     documents, tally = read(tmp_path, DUMP[: len(DUMP) // 2], stop=False)
     assert 150 < len(documents) < 250
-    assert len(DUMP) // 2 - 10 <= tally.rejected[0].offset <= len(DUMP) // 2
+    assert len(DUMP) // 2 - 10 <= tally.unreadable[0].offset <= len(DUMP) // 2
 
 
 @pytest.mark.parametrize("content", ["", HEAD + "</mediawiki>"])
@@ -122,6 +123,15 @@ def test_an_empty_dump_is_told(tmp_path, content):
 
 def test_missing(tmp_path):
     with pytest.raises(DataError, match=r"missing\.xml does not exist"):
-        reader.splits(str(tmp_path / "missing.xml"))
+        reader.slices(str(tmp_path / "missing.xml"))
     with pytest.raises(DataError, match="holds no file of source wikipedia"):
-        reader.splits(str(tmp_path))
+        reader.slices(str(tmp_path))
+
+
+def test_markup_that_was_not_escaped_is_text(tmp_path):
+    """A dump made by hand may hold `<ref>` as an element: its page is read, and so are the others."""
+    broken = page("One", "It is a tower by the sea.<ref>A book.</ref> It was built of stone by many people.")
+    documents, tally = read(tmp_path, HEAD + broken + page("Two", "It is a tower by the sea.", number=2) + "</mediawiki>")
+    assert [document.title for document in documents] == ["One", "Two"]
+    assert documents[0].paragraphs == ("It is a tower by the sea.A book. It was built of stone by many people.",)
+    assert not tally.unreadable

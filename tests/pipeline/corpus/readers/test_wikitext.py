@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.corpus.document import HOLE
 from pipeline.corpus.readers.wikipedia.wikitext import Markup
+from tests.pipeline.corpus.reading import options_of
 
 MARKUP = Markup({6: ["file"], 14: ["category"], 10: ["template"], -2: ["media"]}, {"see also", "references"})
 
@@ -77,11 +78,11 @@ RESIDUE = re.compile(r"\{\{|\}\}|\[\[|\]\]|\{\||^\||<ref|thumb\||\( ?;|\(\)")
 
 
 def test_no_residue_in_the_sample(samples):
-    from pipeline.corpus.readers.base import Settings, Tally
+    from pipeline.corpus.readers.base import Tally
     from pipeline.corpus.readers.wikipedia.dump import reader
 
-    split = reader.splits(str(samples / "wikipedia"))[0]
-    documents = list(reader.read(split, Settings(dropped_sections=frozenset({"see also"})), Tally(split=split)))
+    file_slice = reader.slices(str(samples / "wikipedia"))[0]
+    documents = list(reader.read(file_slice, options_of(reader, dropped_sections=["see also"]), Tally(slice=file_slice)))
     assert len(documents) >= 40
     assert [p for d in documents for p in d.paragraphs if RESIDUE.search(p)] == []
 

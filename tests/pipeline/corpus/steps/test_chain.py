@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.steps.chain import Removed, Result, build_steps, run_steps
+from pipeline.corpus.steps.base import Removed, StepResult
+from pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
 from pipeline.corpus.steps.repair import repair_text
-from pipeline.corpus.text_config import TextConfig
 
 EVERYTHING = TextConfig(profile="web", language="auto", mask_personal_data=("email", "phone", "ip"))
 TEXT = (
@@ -32,13 +32,20 @@ def document(*paragraphs: str, source: str = "warc") -> Document:
 
 
 def test_default_steps():
-    assert [step.name for step in build_steps(TextConfig())] == ["repair", "clean", "too_long", "too_short", "letters"]
+    assert [name for name, _ in build_steps(TextConfig())] == [
+        "repair",
+        "clean",
+        "too_long",
+        "too_short",
+        "letters",
+        "sentences",
+    ]
 
 
 def test_all_steps_in_order():
-    assert [step.name for step in build_steps(EVERYTHING)] == [
+    assert [name for name, _ in build_steps(EVERYTHING)] == [
         "repair", "clean", "too_long", "boilerplate", "c4", "repeated", "too_short", "letters", "language", "gopher_quality",
-        "gopher_repetition", "personal_data",
+        "gopher_repetition", "personal_data", "sentences",
     ]  # fmt: skip
 
 
@@ -56,9 +63,9 @@ def test_all_steps_in_order():
     ],
 )
 def test_each_step_can_be_turned_off_in_the_preset(option, step):
-    names = [step.name for step in build_steps(TextConfig.model_validate({"profile": "web", **option}))]
+    names = [name for name, _ in build_steps(TextConfig.model_validate({"profile": "web", **option}))]
     assert step not in names
-    assert len(names) == 10
+    assert len(names) == 11
 
 
 def test_the_preset_is_resolved_and_stays_so():
@@ -74,9 +81,9 @@ def test_languages_need_auto():
         TextConfig(language="auto", languages=("German",))
 
 
-def test_steps_are_picklable_and_do_the_same():
+def test_a_config_goes_to_a_worker_and_its_steps_do_the_same():
     steps = build_steps(EVERYTHING)
-    again = pickle.loads(pickle.dumps(steps))
+    again = build_steps(pickle.loads(pickle.dumps(EVERYTHING)))
     assert run_steps(document(*TEXT), again) == run_steps(document(*TEXT), steps)
 
 
@@ -88,11 +95,11 @@ def test_result_and_observer():
     assert result.document.paragraphs == (TEXT[0], *TEXT[2:])
     assert result.document.language == "en"
     assert [removed.reason for removed in result.removed] == ["boilerplate_navigation", "boilerplate_share"]
-    assert [name for name, _, _ in seen] == [step.name for step in build_steps(config)]
+    assert [name for name, _, _ in seen] == [name for name, _ in build_steps(config)]
     for (_, _, told), (_, before, _) in zip(seen[:-1], seen[1:], strict=True):
         assert told.document == before
     short = run_steps(document("Too short."), build_steps(config))
-    assert short == Result(None, "c4_few_sentences", (Removed("c4_few_words", "Too short."),))
+    assert short == StepResult(None, "c4_few_sentences", (Removed("c4_few_words", "Too short."),))
 
 
 def test_web_rules_for_some_sources():

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.corpus.document import HOLE, Document
-from pipeline.corpus.steps.clean import clean, clean_text, reads_as_prose, tidy
+from pipeline.corpus.readers.prose import reads_as_prose, tidy
+from pipeline.corpus.steps.clean import clean, clean_text
 
 
 @pytest.mark.parametrize(
@@ -72,5 +73,5 @@ def test_reads_as_prose():
 
 def test_empty_paragraphs_go():
     document = Document(id="a", source="s", title=" T\u00ad ", paragraphs=(" ", "x\n y", "\u200b"))
-    assert clean(document).paragraphs == ("x y",)
-    assert clean(document).title == "T"
+    assert clean(document).document.paragraphs == ("x y",)
+    assert clean(document).document.title == "T"

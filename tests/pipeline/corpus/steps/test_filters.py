@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.corpus.document import HOLE, Document
-from pipeline.corpus.steps.chain import build_steps, run_steps
-from pipeline.corpus.steps.filters import letter_share
-from pipeline.corpus.steps.words import count_words, split_words
-from pipeline.corpus.text_config import TextConfig
+from pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
+from pipeline.corpus.steps.letters import letter_share
+from pipeline.corpus.steps.word_count import count_words, split_words
 
 CONFIG = TextConfig(minimum_characters=20, minimum_words=5, maximum_characters=100, minimum_letters=0.7)
 
@@ -42,7 +41,7 @@ def test_reasons(text, reason):
 
 def test_zeros_turn_filters_off():
     config = TextConfig(minimum_characters=0, minimum_words=0, maximum_characters=0, minimum_letters=0)
-    assert [step.name for step in build_steps(config)] == ["repair", "clean"]
+    assert [name for name, _ in build_steps(config)] == ["repair", "clean", "sentences"]
     assert run_steps(document("1"), build_steps(config)).document == document("1")
 
 

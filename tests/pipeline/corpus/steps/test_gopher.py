@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.steps.gopher import gopher_quality
-from pipeline.corpus.steps.repetition import MAXIMUM_DUPLICATE, MAXIMUM_TOP, gopher_repetition
+from pipeline.corpus.steps.gopher_quality import gopher_quality
+from pipeline.corpus.steps.gopher_repetition import MAXIMUM_DUPLICATE, MAXIMUM_TOP, gopher_repetition
 
 SENTENCE = "the river bends to the north of town and people have walked along with it for years"  # 17 words
 

@@ -8,9 +8,8 @@ import sys
 import pytest
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.steps.chain import build_steps, run_steps
+from pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
 from pipeline.corpus.steps.language import SAMPLE, identify, sample
-from pipeline.corpus.text_config import TextConfig
 
 TEXTS = {
     "en": "The city lies on the bank of the river and has about twenty thousand inhabitants. In the Middle Ages it was an "

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.corpus.document import Document
 from pipeline.corpus.steps.boilerplate import REASONS, boilerplate_reason, remove_boilerplate
-from pipeline.corpus.steps.lines import remove_repeated
+from pipeline.corpus.steps.repeated_lines import remove_repeated
 
 
 def page(*lines: str) -> Document:

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.steps.chain import build_steps, run_steps
-from pipeline.corpus.steps.personal import mask_text
-from pipeline.corpus.text_config import TextConfig
+from pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
+from pipeline.corpus.steps.personal_data import mask_text
 
 TOKENS = {"email": "<email>", "ip": "<ip>", "phone": "<phone>"}
 

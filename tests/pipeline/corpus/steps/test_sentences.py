@@ -184,5 +184,5 @@ def test_paragraphs_and_holes():
     found = split(["One is. Two is.", f"Here {HOLE} is a hole.", f"Whole. A {HOLE} again.", "Last one."])
     assert found.texts == ["One is.", "Two is.", "Whole.", "Last one."]
     assert found.paragraphs == [0, 2, 3]
-    assert found.holes == 2
+    assert len(found.dropped) == 2
     assert found.dropped == [f"Here {HOLE} is a hole.", f"A {HOLE} again."]

@@ -1,0 +1,26 @@
+"""`cloze pretrain`: a dataset in, a trained encoder out."""
+
+from __future__ import annotations
+
+import click
+
+from flows.commands.spelling import Spelled, comma_separated
+from flows.commands.stage_command import Given, StageCommand, run_stage
+
+
+@click.command(
+    cls=StageCommand,
+    stage="pretrain",
+    inputs={
+        "dataset": ("--dataset", "A dataset artifact."),
+        "checkpoint": ("--checkpoint", "Go on from these weights: an imported or pretrained checkpoint."),
+        "teacher": ("--teacher", "What a distilbert learns from: a checkpoint or a Hugging Face directory."),
+    },
+    spelled={
+        "model": Spelled("--model", str, {"metavar": "PRESET"}),
+        "objectives": Spelled("--objective", comma_separated, {"metavar": "NAME,…", "multiple": False}),
+    },
+)
+def pretrain(given: Given) -> None:
+    """Pretrain an encoder; goes on from the newest checkpoint in --out, if there is one."""
+    run_stage(given)

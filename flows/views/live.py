@@ -1,0 +1,115 @@
+"""A stage at work: one live line with bar, total, rate and time left, on standard error.
+
+On a terminal it is rewritten in place; elsewhere one line says that the stage begins. What must be read at a glance is never
+squeezed: only the figures at the end give way, at most `FEW` of them on a narrow terminal.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
+
+from pipeline.core.humanize import short, si
+from pipeline.core.reporting import Reporter
+
+WIDE = 120  # columns from which there is room for a long bar, the time spent and more figures
+FEW, MORE = 2, 4  # figures shown on a narrow and on a wide terminal
+FRAMES = ("note", "step", "warning")  # figures that are words: shown without their names, the last one on a line of its own
+
+
+def _fixed() -> Column:
+    return Column(no_wrap=True)
+
+
+class _Rate(ProgressColumn):
+    """Units a second, since the stage began."""
+
+    def render(self, task: Task) -> Text:
+        if not task.speed:
+            return Text("")
+        return Text(f"{si(task.speed)} {task.fields.get('unit', '')}/s", style="progress.data.speed")
+
+
+class _Left(ProgressColumn):
+    """The time left, as `12:34` or `1:02:34`."""
+
+    def render(self, task: Task) -> Text:
+        left = task.time_remaining
+        if task.total is None or left is None:
+            return Text("")
+        hours, rest = divmod(int(left), 3600)
+        told = f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+        return Text(f"{told} left", style="progress.remaining")
+
+
+class _Elapsed(ProgressColumn):
+    """The time since the stage began, all its parts together."""
+
+    def __init__(self, began: float) -> None:
+        super().__init__(_fixed())
+        self.began = began
+
+    def render(self, task: Task) -> Text:
+        return Text(str(datetime.timedelta(seconds=int(time.monotonic() - self.began))), style="progress.elapsed")
+
+
+class _Figures(ProgressColumn):
+    """What the stage tells beside its progress, in the room that is left."""
+
+    max_refresh = None
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields.get("note", ""), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+class StageDisplay(Reporter):
+    """A stage's live line; a context manager and a `Reporter` in one."""
+
+    def __init__(self, name: str, screen: Console) -> None:
+        self.name, self.screen = name, screen
+        self._wide = screen.width >= WIDE
+        columns: list[ProgressColumn] = [
+            TextColumn("[bold cyan]{task.description}", table_column=_fixed()),
+            BarColumn(bar_width=28 if self._wide else 10, table_column=_fixed()),
+            TextColumn("{task.fields[count]}", table_column=_fixed()),
+            _Rate(_fixed()),
+            *([_Elapsed(time.monotonic())] if self._wide else []),
+            _Left(_fixed()),
+            _Figures(),
+        ]
+        self._progress = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
+        self._task = self._progress.add_task(name, total=None, count="", unit="", note="starting")
+        self._step: Any = None
+
+    def __enter__(self) -> StageDisplay:
+        if not self.screen.is_terminal:
+            self.screen.print(f"{time.strftime('%H:%M:%S')} {self.name} …")
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        """Show progress; `figures["step"]` names a part of the stage, and its change restarts the bar."""
+        if figures.get("step") != self._step:
+            self._step = figures.get("step")
+            self._progress.reset(self._task)
+        count = f"{si(done)}/{si(total)} {unit}" if total else f"{si(done)} {unit}"
+        note = self._note(figures)
+        self._progress.update(self._task, completed=done, total=total, count=count, unit=unit, note=note)
+        warning = figures.get("warning")
+        if warning:
+            self.screen.print(f"[yellow]warning:[/] {warning}")
+
+    def _note(self, figures: Mapping[str, Any]) -> str:
+        words = [str(figures[name]) for name in ("note", "step") if name in figures]
+        numbers = [f"{name} {short(value)}" for name, value in figures.items() if name not in FRAMES]
+        return "  ".join([*words, *numbers][: MORE if self._wide else FEW])

@@ -1,0 +1,167 @@
+"""Batches' layouts, made on the host in numpy: where each token lies, so that the device is never asked.
+
+Which one a run uses is decided once (`choose`); that a batch on a CPU is too full for it, by its lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from model.data.rows import MaskedRows
+from model.layers.attention import SelfAttention
+from model.layers.encoder import Encoder
+from model.layers.layout import Layout, Rows
+from model.layers.unpadded import Buckets, Packed
+from model.layers.varlen import runs_varlen
+from pipeline.core.ragged import I64, offsets_of, ranges
+
+Kind = Literal["rows", "buckets", "packed"]
+MULTIPLE = 16  # lengths are rounded up to it: few distinct shapes, and full tiles in the matrix units
+BUCKETS = 4  # groups that a batch's rows are cut into: more means less padding, smaller matrices and more operations
+WORTH = 0.85  # of a padded batch must remain at most this share, or buckets cost a CPU more than they save
+
+
+def choose(*, compiled: bool, device: str, varlen: bool, unpads: bool, packed_rows: bool) -> Kind:
+    """The layout of a run's batches.
+
+    Args:
+        compiled: the model goes through torch.compile, for batches of one fixed shape.
+        device: the type of device.
+        varlen: the GPU's variable-length kernels take all the model's attention.
+        unpads: all encoders take rows without padding.
+        packed_rows: rows hold several sequences each.
+    """
+    if compiled or not (unpads or packed_rows):
+        return "rows"
+    if device == "cpu":
+        return "buckets"
+    return "packed" if varlen else "rows"
+
+
+def layout_for(
+    networks: Iterable[nn.Module],
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    compiled: bool = False,
+    packed_rows: bool = False,
+) -> Kind:
+    """`choose` for networks that see the same batches, and the dtype that attention is computed in."""
+    parts = [part for network in networks for part in network.modules()]
+    sizes = {part.head_size for part in parts if isinstance(part, SelfAttention)}
+    return choose(
+        compiled=compiled,
+        device=device.type,
+        varlen=all(runs_varlen(device, dtype, size) for size in sizes),
+        unpads=all(part.unpads for part in parts if isinstance(part, Encoder)),
+        packed_rows=packed_rows,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequences:
+    """The sequences of a padded batch, row after row.
+
+    Attributes:
+        shape: (B, L).
+        first: int64 [S], where in the flattened B * L each begins.
+        lengths: int64 [S].
+        several: whether a row may hold more than one.
+    """
+
+    shape: tuple[int, int]
+    first: I64
+    lengths: I64
+    several: bool = False
+
+    @classmethod
+    def alone(cls, lengths: I64, length: int) -> Sequences:
+        """One a row, of `lengths` [B], in rows padded to `length`."""
+        return cls(shape=(len(lengths), length), first=np.arange(len(lengths)) * length, lengths=lengths)
+
+    @classmethod
+    def of(cls, rows: MaskedRows, length: int) -> Sequences:
+        """Those of rows padded to `length`."""
+        if rows.boundary_counts is None:
+            return cls.alone(rows.lengths, length)
+        begins = np.arange(len(rows.lengths)) * length
+        first = np.repeat(begins, rows.boundary_counts) + rows.boundaries
+        ends = np.append(first[1:], 0)
+        ends[np.cumsum(rows.boundary_counts) - 1] = begins + rows.lengths
+        return cls(shape=(len(rows.lengths), length), first=first, lengths=ends - first, several=True)
+
+
+def make_layout(kind: Kind, sequences: Sequences) -> Layout | None:
+    """The layout of a batch; None: padded rows of one sequence each, which the batch's attention_mask says all of."""
+    if kind == "packed":
+        return packed(sequences)
+    full = int(sequences.lengths.sum()) > WORTH * sequences.shape[0] * sequences.shape[1]
+    if kind == "buckets" and (sequences.several or not full):
+        return buckets(sequences)
+    return rows(sequences) if sequences.several else None
+
+
+def rows(sequences: Sequences) -> Rows:
+    """Padded rows of several sequences."""
+    shape, lengths = sequences.shape, sequences.lengths
+    places = ranges(sequences.first, lengths)
+    number, positions, real = np.zeros((3, shape[0] * shape[1]), np.int64)
+    number[places] = np.repeat(np.arange(len(lengths)), lengths)
+    positions[places] = ranges(np.zeros_like(lengths), lengths)
+    real[places] = 1
+    return Rows(shape, _tensor((real > 0).reshape(shape)), _tensor(number.reshape(shape)), _tensor(positions.reshape(shape)))
+
+
+def buckets(sequences: Sequences) -> Buckets:
+    """Sequences in groups of similar lengths."""
+    batch, length = sequences.shape
+    order = np.argsort(-sequences.lengths, kind="stable")
+    count = -(-batch // BUCKETS) * -(-len(order) // batch)
+    filler = (0, -len(order) % count)  # empty sequences: every group has as many rows
+    first, lengths = (np.pad(part[order], filler) for part in (sequences.first, sequences.lengths))
+    groups: list[tuple[int, int]] = []
+    places, kept, positions = [], [], []
+    for begin in range(0, len(lengths), count):
+        own, start = lengths[begin : begin + count, None], first[begin : begin + count, None]
+        width = min(length, -(-int(own[0, 0]) // MULTIPLE) * MULTIPLE)
+        if width == 0:
+            break
+        groups.append((count, width))
+        inside = np.arange(width) < own
+        position = np.arange(width) * inside
+        kept.append(inside.ravel())
+        places.append((start + position).ravel())
+        positions.append(position.ravel())
+    place, real = np.concatenate(places), np.concatenate(kept)
+    slots, padding = _slots(place[real], np.flatnonzero(real), batch * length)
+    position = np.concatenate(positions)
+    return Buckets(
+        (batch, length), _tensor(place), _tensor(slots), _tensor(padding), _tensor(position), _tensor(real), tuple(groups)
+    )
+
+
+def packed(sequences: Sequences) -> Packed:
+    """Real tokens end to end."""
+    lengths = sequences.lengths
+    place = ranges(sequences.first, lengths)
+    slots, padding = _slots(place, np.arange(len(place)), sequences.shape[0] * sequences.shape[1])
+    positions, bounds = ranges(np.zeros_like(lengths), lengths), offsets_of(lengths).astype(np.int32)
+    tensors = _tensor(place), _tensor(slots), _tensor(padding), _tensor(positions), _tensor(bounds)
+    return Packed(sequences.shape, *tensors, longest=int(lengths.max()))
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    return torch.from_numpy(array)
+
+
+def _slots(places: I64, numbers: I64, size: int) -> tuple[I64, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """`slots` and `padding` of `Tokens`: at the `places` of real tokens stand their `numbers`."""
+    slots, padding = np.zeros(size, np.int64), np.ones(size, np.bool_)
+    slots[places], padding[places] = numbers, False
+    return slots, padding

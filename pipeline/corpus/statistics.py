@@ -1,0 +1,180 @@
+"""What the card says about the kept documents: measured a shard at a time, and added up.
+
+Everything is a sum, or a choice by a hash of the document's key, so neither shards nor workers show.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.core import random_keys
+from pipeline.corpus.steps.word_count import count_words
+
+I64 = npt.NDArray[np.int64]
+
+SAMPLES = 8
+SAMPLE_CHARACTERS = 700
+LANGUAGE_DOCUMENTS = 2000  # about so many are looked at
+LANGUAGE_CHARACTERS = 2000
+_SAMPLE, _LANGUAGE = 0x53414D50, 0x4C414E47
+
+# Upper limits of the bins, in words; the last bin is open.
+DOCUMENT_BINS = (25, 50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200)
+SENTENCE_BINS = (2, 4, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 70, 100)
+
+Identify = Callable[[str], tuple[str, float]]
+
+
+@functools.cache
+def _identify() -> Identify | None:
+    try:
+        from pipeline.corpus.steps.language import identify
+    except ImportError:
+        return None
+    return identify
+
+
+def measure(batch: pa.RecordBatch, total: int) -> dict[str, Any]:
+    """The statistics of one shard.
+
+    Args:
+        batch: schema CORPUS.
+        total: documents of the whole corpus, by which samples are drawn.
+
+    Returns:
+        `sources` (documents, sentences, words, characters and bytes by kind), `documents` and `sentences` (counts a bin), `samples`,
+        and `languages` (documents of the sample by language).
+    """
+    sentences = batch["sentences"]
+    offsets = sentences.offsets.to_numpy().astype(np.int64)
+    flat = sentences.flatten()
+    sentence_bytes = pc.binary_length(flat).to_numpy(zero_copy_only=False).astype(np.int64)
+    sentence_characters = pc.utf8_length(flat).to_numpy(zero_copy_only=False).astype(np.int64)
+    sentence_words = _words(flat, sentence_bytes, sentence_characters)
+    counts = np.diff(offsets)
+    words = _sums(sentence_words, offsets)
+    figures = {
+        "documents": np.ones(len(batch), dtype=np.int64),
+        "sentences": counts,
+        "words": words,
+        "characters": _sums(sentence_characters, offsets) + np.maximum(counts - 1, 0),  # with the blanks between sentences
+        "bytes": _sums(sentence_bytes, offsets) + np.maximum(counts - 1, 0),
+    }
+    kinds = batch["source"].to_numpy(zero_copy_only=False).astype(str)
+    sources = {
+        str(kind): {name: int(values[kinds == kind].sum()) for name, values in figures.items()} for kind in np.unique(kinds)
+    }
+    return {
+        "sources": sources,
+        "documents": _histogram(words, DOCUMENT_BINS),
+        "sentences": _histogram(sentence_words, SENTENCE_BINS),
+        "samples": _samples(batch, total),
+        "languages": _languages(batch, total),
+    }
+
+
+def _words(flat: pa.Array, sizes: I64, characters: I64) -> I64:
+    """Words of each sentence: what blanks separate, and in scripts without blanks as `count_words` counts."""
+    if not len(flat):
+        return np.zeros(0, dtype=np.int64)
+    ends = np.frombuffer(flat.buffers()[1], dtype=np.int32, count=len(flat) + 1, offset=4 * flat.offset).astype(np.int64)
+    data = np.frombuffer(flat.buffers()[2], dtype=np.uint8)[ends[0] : ends[-1]]
+    ends -= ends[0]
+    inked = data > 0x20
+    begins = inked.copy()  # the first letter of a word: after a blank, or at the beginning of a sentence
+    begins[1:] &= ~inked[:-1]
+    opening = ends[:-1][sizes > 0]
+    begins[opening] = inked[opening]
+    running = np.concatenate(([0], np.cumsum(begins, dtype=np.int64)))
+    words: I64 = running[ends[1:]] - running[ends[:-1]]
+    for row in np.flatnonzero(sizes > 2 * characters).tolist():  # mostly letters of three bytes
+        words[row] = count_words(flat[row].as_py())
+    return words
+
+
+def _sums(values: I64, offsets: I64) -> I64:
+    running = np.concatenate(([0], np.cumsum(values)))
+    found: I64 = np.diff(running[offsets - offsets[0]])
+    return found
+
+
+def _histogram(values: I64, bins: tuple[int, ...]) -> list[int]:
+    """How many are at most each bin's limit and above the one before; the last: above all."""
+    return [int(count) for count in np.bincount(np.searchsorted(bins, values, side="left"), minlength=len(bins) + 1)]
+
+
+def _lowest(batch: pa.RecordBatch, salt: int, wanted: int, total: int) -> tuple[I64, random_keys.U64]:
+    """The documents whose hash is below `wanted` of `total`, and the hashes."""
+    ranks = random_keys.derive(salt, batch["key"].to_numpy())
+    chosen = np.flatnonzero(random_keys.uniform(ranks) * max(total, 1) < wanted)
+    return chosen, ranks[chosen]
+
+
+def _samples(batch: pa.RecordBatch, total: int) -> list[dict[str, Any]]:
+    chosen, ranks = _lowest(batch, _SAMPLE, 8 * SAMPLES, total)
+    best = np.argsort(ranks, kind="stable")[:SAMPLES]
+    samples = []
+    for row, rank in zip(chosen[best].tolist(), ranks[best].tolist(), strict=True):
+        document = batch.slice(row, 1).to_pylist()[0]
+        text = ""
+        for number, sentence in enumerate(document["sentences"]):
+            text += ("\n" if number in document["paragraphs"] else " ") * bool(number) + sentence
+            if len(text) > SAMPLE_CHARACTERS:
+                break
+        samples.append(
+            {
+                "rank": rank,
+                "id": document["id"],
+                "title": document["title"],
+                "source": document["source"],
+                "split": document["split"],
+                "sentences": len(document["sentences"]),
+                "text": text[:SAMPLE_CHARACTERS] + ("…" if len(text) > SAMPLE_CHARACTERS else ""),
+            }
+        )
+    return samples
+
+
+def _languages(batch: pa.RecordBatch, total: int) -> dict[str, int]:
+    identify = _identify()
+    if identify is None:
+        return {}
+    counts: dict[str, int] = {}
+    for row in _lowest(batch, _LANGUAGE, LANGUAGE_DOCUMENTS, total)[0].tolist():
+        text = " ".join(batch["sentences"][row].as_py())[:LANGUAGE_CHARACTERS]
+        language = identify(text)[0] or "unknown"
+        counts[language] = counts.get(language, 0) + 1
+    return counts
+
+
+def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One dict of `measure`'s kind from those of all shards."""
+    sources: dict[str, dict[str, int]] = {}
+    documents = np.zeros(len(DOCUMENT_BINS) + 1, dtype=np.int64)
+    sentences = np.zeros(len(SENTENCE_BINS) + 1, dtype=np.int64)
+    samples: list[dict[str, Any]] = []
+    languages: dict[str, int] = {}
+    for shard in shards:
+        for kind, figures in shard["sources"].items():
+            known = sources.setdefault(kind, dict.fromkeys(figures, 0))
+            for name, value in figures.items():
+                known[name] += value
+        documents += np.array(shard["documents"])
+        sentences += np.array(shard["sentences"])
+        samples = sorted([*samples, *shard["samples"]], key=lambda sample: (sample["rank"], sample["id"]))[:SAMPLES]
+        for language, count in shard["languages"].items():
+            languages[language] = languages.get(language, 0) + count
+    return {
+        "sources": dict(sorted(sources.items())),
+        "documents": documents.tolist(),
+        "sentences": sentences.tolist(),
+        "samples": [{name: value for name, value in sample.items() if name != "rank"} for sample in samples],
+        "languages": dict(sorted(languages.items(), key=lambda pair: (-pair[1], pair[0]))),
+    }

@@ -1,0 +1,195 @@
+"""Corpus stage: e-mail addresses, telephone numbers and IP addresses, replaced by tokens.
+
+Precision first: a version number, a date, an ISBN or a range of years stays. E-mail and IP addresses have a grammar
+(`ipaddress` checks the latter). Telephone numbers are those that Google's libphonenumber, in its Python port, holds for valid
+and grouped as their country groups them. Masking changes no other character.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from pipeline.corpus.document import Document
+from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.steps.base import Removed, StepFunction, StepKind, StepResult
+
+Kind = Literal["email", "phone", "ip"]
+
+
+class PersonalDataOptions(CorpusOptions):
+    """Addresses and numbers of persons."""
+
+    mask_personal_data: tuple[Kind, ...] = ()
+    """Which of `email`, `phone` and `ip` are replaced (`masked_*`)."""
+
+    email_token: str = "<email>"
+    """What replaces an e-mail address."""
+
+    phone_token: str = "<phone>"
+    """What replaces a telephone number."""
+
+    ip_token: str = "<ip>"
+    """What replaces an IP address."""
+
+
+_LOCAL = r"[\w+%-]{1,64}(?:\.[\w+%-]{1,64}){0,8}"
+_LABEL = r"[^\W_](?:[^\W_]|-(?=[\w-])){0,62}"
+_EMAIL = re.compile(rf"(?<![\w.+%@-]){_LOCAL}@(?:{_LABEL}\.){{1,8}}[^\W\d_]{{2,24}}(?![\w-]|\.\w)")
+
+_OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+_IPV4 = re.compile(rf"(?<![\w.:/-])(?:{_OCTET}\.){{3}}{_OCTET}(?![\w-]|\.\d)")
+_IPV6 = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}(?:[0-9a-fA-F]{1,4}|(?:\d{1,3}\.){3}\d{1,3})?(?![\w:]|\.\w)")
+# Four numbers with dots between them may be a version or a section. These words before it tell.
+_IS_VERSION = re.compile(
+    r"(?:\b(?:versions?|ver|v|releases?|builds?|firmware|kernel|chrome|chromium|firefox|safari|opera|java|jdk|python|windows|sections?|sect?|"
+    r"chapters?|clauses?|paragraphs?|rules?|tables?|fig(?:ure)?s?|oid)|[§#])[\s.:#/]{0,3}$",
+    re.IGNORECASE,
+)
+_IS_ADDRESS = re.compile(
+    r"\b(?:ips?|ipv4|address(?:es)?|dns|servers?|hosts?|gateway|netmask|subnet|router|ping)\b\W{0,4}(?:\w{0,8}\W{1,4}){0,2}$",
+    re.IGNORECASE,
+)
+_DOTTED = re.compile(r"\d\.\d{1,3}\.\d")  # quick tests
+_COLONS = re.compile(r"::|:[0-9a-fA-F]{1,4}:")
+_SHORT_IPV4 = 9  # characters; `1.2.10.4` is an address only if a word says so
+
+# Digits with nothing between them but what stands between those of telephone numbers.
+_MAYBE_PHONE = re.compile(r"\d(?:(?:\.(?!\s)|[\s()\-–/]){0,3}\d){6,15}")
+_DECIMAL = re.compile(r"\d+\.\d+")
+_IS_PHONE = re.compile(
+    r"(?:\b(?:tel|telephone|phones?|call|fax|mobile|mob|cell|whatsapp|sms|hotline|dial|ph|telefon|rufnummer|handy|tél|téléphone|teléfono|"
+    r"telefono|telefone|móvil|cellulare)\b|☎|📞)\W{0,4}(?:\w{0,8}\W{1,3}){0,2}$",
+    re.IGNORECASE,
+)
+_IS_NUMBER = re.compile(
+    r"\b(?:isbn|issn|doi|oclc|lccn|asin|ean|upc|isin|iban|vat|ein|ids?|nos?|nr|numbers?|orders?|invoice|patents?|serial|sku|models?|refs?|case|"
+    r"docket|arxiv|pmid|pmc|lots?|items?|parts?)(?:[ -]1[03])?[\s.:#°-]{0,4}$",
+    re.IGNORECASE,
+)
+_CONTEXT = 30  # characters before a number that are looked at
+
+# Where a number without its country's code may be from, by the text's language.
+REGIONS = {
+    "ar": ("EG",), "cs": ("CZ",), "da": ("DK",), "de": ("DE", "AT", "CH"), "el": ("GR",), "en": ("US", "GB"), "es": ("ES", "MX"), "fi": ("FI",),
+    "fr": ("FR",), "he": ("IL",), "hi": ("IN",), "hu": ("HU",), "it": ("IT",), "ja": ("JP",), "ko": ("KR",), "nl": ("NL",), "no": ("NO",), "pl": ("PL",),
+    "pt": ("BR", "PT"), "ro": ("RO",), "ru": ("RU",), "sv": ("SE",), "tr": ("TR",), "uk": ("UA",), "zh": ("CN",),
+}  # fmt: skip
+
+Span = tuple[int, int]
+
+
+def _before(text: str, begin: int) -> str:
+    return text[max(0, begin - _CONTEXT) : begin]
+
+
+def emails(text: str) -> Iterator[Span]:
+    """Where e-mail addresses stand."""
+    if "@" in text:
+        for match in _EMAIL.finditer(text):
+            yield match.span()
+
+
+def ip_addresses(text: str) -> Iterator[Span]:
+    """Where IPv4 and IPv6 addresses stand."""
+    if _DOTTED.search(text):
+        for match in _IPV4.finditer(text):
+            before = _before(text, match.start())
+            if not _IS_VERSION.search(before) and (len(match[0]) >= _SHORT_IPV4 or _IS_ADDRESS.search(before)):
+                yield match.span()
+    if _COLONS.search(text):
+        for match in _IPV6.finditer(text):
+            if _is_ipv6(match[0]):
+                yield match.span()
+
+
+def _is_ipv6(text: str) -> bool:
+    """Valid, and neither a time (`10:20:30`) nor a C++ name (`a::b`)."""
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return len(text) >= 6 and any(character.isdigit() for character in text)
+
+
+def phones(text: str, language: str = "en") -> Iterator[Span]:
+    """Where telephone numbers stand; those without their country's code by the rules of the language's countries."""
+    for match in _MAYBE_PHONE.finditer(text):
+        start = match.start() - (text[match.start() - 1 : match.start()] in {"+", "("})
+        found = text[start : match.end()]
+        before = _before(text, start)
+        told = _IS_PHONE.search(before) is not None
+        if (
+            not told
+            and (
+                found.isdigit()  # a bare number may count or name anything
+                or _DECIMAL.fullmatch(found)
+                or _IS_NUMBER.search(before)
+                or before[-1:].isalnum()
+                or before.endswith((".", ",", ":", "-", "/", "$", "€", "£", "#", "_", "="))
+            )
+        ):
+            continue
+        begin = max(0, start - 1)
+        window = text[begin : match.end() + 1]
+        for region in REGIONS.get(language, ("US",)):
+            span = _valid_phone(window, region, told)
+            if span is not None:
+                yield begin + span[0], begin + span[1]
+                break
+
+
+def _valid_phone(window: str, region: str, told: bool) -> Span | None:
+    from phonenumbers import Leniency, PhoneNumberMatcher
+
+    leniency = Leniency.VALID if told else Leniency.STRICT_GROUPING
+    for match in PhoneNumberMatcher(window, region, leniency=leniency, max_tries=3):
+        opened = match.raw_string.startswith("(") and ")" not in match.raw_string
+        return match.start + opened, match.end
+    return None
+
+
+def _spans(text: str, kind: Kind, language: str) -> Iterator[Span]:
+    if kind == "email":
+        return emails(text)
+    return ip_addresses(text) if kind == "ip" else phones(text, language)
+
+
+def mask_text(text: str, tokens: Mapping[Kind, str], language: str = "en") -> tuple[str, list[Kind]]:
+    """`text` with the kinds in `tokens` replaced, and the kinds of what was replaced."""
+    replaced: list[Kind] = []
+    for kind, token in tokens.items():  # one after the other, so that what a token replaced is not found again
+        spans = list(_spans(text, kind, language))
+        for begin, end in reversed(spans):
+            text = text[:begin] + token + text[end:]
+        replaced += [kind] * len(spans)
+    return text, replaced
+
+
+def mask_personal_data(document: Document, tokens: Mapping[Kind, str], language: str = "en") -> StepResult:
+    """Replace personal data; what was replaced is counted as `masked_email`, `masked_ip`, `masked_phone`, and not told.
+
+    Args:
+        document: cleaned.
+        tokens: what stands in place of each kind that is masked, in the order of the search.
+        language: of documents that name none.
+    """
+    paragraphs = list(document.paragraphs)
+    removed: list[Removed] = []
+    for number, text in enumerate(paragraphs):
+        paragraphs[number], kinds = mask_text(text, tokens, document.language or language)
+        removed += [Removed(f"masked_{kind}", tokens[kind]) for kind in kinds]
+    return StepResult(replace(document, paragraphs=tuple(paragraphs)) if removed else document, None, tuple(removed))
+
+
+def _build(options: PersonalDataOptions) -> StepFunction | None:
+    tokens: dict[Kind, str] = {"email": options.email_token, "ip": options.ip_token, "phone": options.phone_token}
+    chosen = {kind: token for kind, token in tokens.items() if kind in options.mask_personal_data}
+    return partial(mask_personal_data, tokens=chosen, language=options.fallback_language) if chosen else None
+
+
+STEP = StepKind(options=PersonalDataOptions, build=_build)

@@ -1,0 +1,114 @@
+"""`cloze run` under Prefect, where it cannot be reached, and where a stage fails; `status` and `logs` of what was run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import cli
+from flows.graph import plan as planning
+from tests.conftest import REPOSITORY
+from tests.flows import toy_run
+
+
+@pytest.fixture
+def run(toy_config: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: str) -> tuple[int, list[str], str]:
+        """The exit code, the stages that ran, and what was said."""
+        toy_run.RAN.clear()
+        code = cli.main([*arguments])
+        said = capsys.readouterr()
+        return code, list(toy_run.RAN), said.out + said.err
+
+    return call
+
+
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setenv("PREFECT_CLIENT_MAX_RETRIES", "0")
+
+
+def test_nothing_to_do_starts_no_server(run: Any) -> None:
+    assert run("run", "toy.yaml", "--no-prefect")[:2] == (0, ["letters", "count"])
+    code, ran, said = run("run", "toy.yaml")
+    assert (code, ran, "Nothing to do" in said) == (0, [], True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unreachable")
+@pytest.mark.parametrize("option", [("--force", "count"), ("--from", "count")])
+def test_without_prefect_what_was_forced_is_forced(run: Any, option: tuple[str, str]) -> None:
+    run("run", "toy.yaml", "--no-prefect")
+    code, ran, said = run("run", "toy.yaml", *option)
+    assert (code, ran) == (0, ["count"])
+    assert "Prefect cannot be reached" in said
+    assert "still forced: count" in said
+
+
+SCRIPT = """
+    import sys
+    from flows.graph import stages
+    from flows.tracking.spool import Spool
+    from tests.flows import toy_run
+    stages.TABLE.clear()
+    stages.TABLE.update(toy_run.TABLE)
+    Spool.start_sender = lambda spool: None
+    from flows.cli import main
+    code = main(["run", "toy.yaml", "--set", "count.fault=stop", *sys.argv[1:]])
+    print(code, *toy_run.RAN)
+    open("stop", "w").close()
+    toy_run.RAN.clear()
+    from flows.prefect.full_run import pretraining
+    flow = pretraining.with_options(retries=1, retry_delay_seconds=0)
+    flow(config="toy.yaml", overrides={"count.fault": "stop"}, force=["letters", "count"])
+    print(*toy_run.RAN)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("toy_config")
+def test_under_prefect_a_stages_error_is_raised_and_a_retry_forces_nothing_twice(tmp_path: Path) -> None:
+    """On a local server of its own. A stage's RuntimeError looks like those of Prefect's client that cannot start."""
+    (tmp_path / "stop").touch()
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.stdout.splitlines()[-2:] == ["1 letters count", "letters count count"], done.stderr
+    assert "the file that forbids it was there" in done.stderr
+    assert "going on without it" not in done.stderr
+
+
+def test_a_date_as_a_name(run: Any) -> None:
+    code, _, said = run("plan", "toy.yaml", "--set", "name=2024-01-01", "--json")
+    assert (code, json.loads(said)["run"]) == (0, "2024-01-01")
+
+
+def test_logs_of_a_path_a_run_and_a_stage(run: Any, tmp_path: Path) -> None:
+    run("run", "toy.yaml", "--no-prefect")
+    place = planning.runs_directory() / "toy" / "letters"
+    (place / "_logs").mkdir()
+    (place / "_logs" / "rank0.log").write_text("one\ntwo\n")
+    (place / "metrics.jsonl").write_text('{"step": 7, "time": 1.5, "loss": 6.25}\n{"step": 8, "ti')
+    for what in (str(place), "toy", "toy/letters", "letters"):
+        code, _, said = run("logs", what, "--lines", "1")
+        assert (code, "two" in said, "one" in said) == (0, True, False)
+    assert "step 7  loss 6.25" in run("logs", "letters")[2]
+    code, _, said = run("logs", "leters")
+    assert (code, "did you mean 'letters'" in said) == (3, True)
+    code, _, said = run("status", "toy")
+    assert (code, max(map(len, said.splitlines())) <= 80) == (0, True)
+    assert place.resolve().name in said

@@ -1,0 +1,86 @@
+"""`cloze vocab` as it is typed: train, import, extend, compare."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipeline.core.execute import Result
+from pipeline.tokenizer import load
+from tests.pipeline.vocab.vocabularies import CONFIG, make, write_sample_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_sample_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def vocab(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return make(corpus, tmp_path_factory.mktemp("vocab"), **CONFIG)
+
+
+def command(capsys, *arguments: str) -> tuple[int, dict, str]:
+    """Run `cloze vocab`; its exit code, its JSON, and what it said."""
+    from flows.cli import main
+
+    code = main(["vocab", *arguments])
+    out, err = capsys.readouterr()
+    return code, json.loads(out.splitlines()[-1]) if code == 0 and "--json" in arguments else {}, out + err
+
+
+def test_as_typed(corpus, vocab, tmp_path, capsys):
+    code, made, _ = command(
+        capsys, "--corpus", corpus, "--kind", "bpe", "--size", "50265", "--out", str(tmp_path / "bpe"), "--json"
+    )
+    assert code == 0
+    assert made["kind"] == "bpe"
+    assert made["size"] < 50265
+    assert load(made["artifact"]).special.mask == made["size"] - 1
+    assert not made["cached"]
+    code, again, said = command(
+        capsys,
+        "--corpus",
+        corpus,
+        "--kind",
+        "bpe",
+        "--out",
+        str(tmp_path / "bpe"),
+        "--against",
+        vocab.artifact,
+        "--force",
+        "--json",
+    )
+    assert code == 0
+    assert [row["tokenizer"] for row in again["report"]] == [again["artifact"], vocab.artifact]
+    assert again["report"][0]["fertility"] == again["fertility"]
+    assert "fertility (pieces a word)" in said
+    code, report, said = command(capsys, "--report", "--corpus", corpus, "--against", vocab.artifact, "--json")
+    assert code == 0
+    assert set(report) == {"report"}
+    assert report["report"][0]["words"] == again["report"][0]["words"]  # the same text for all
+    code, imported, _ = command(capsys, "--import", vocab.artifact, "--out", str(tmp_path / "imported"), "--json")
+    assert (code, imported["kind"], imported["size"]) == (0, "wordpiece", 300)
+    code, longer, _ = command(
+        capsys, "--corpus", corpus, "--extend", vocab.artifact, "--add", "5", "--out", str(tmp_path / "x"), "--json"
+    )
+    assert (code, longer["size"], len(longer["added_words"])) == (0, 305, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--report", "--against", "V"], "give --corpus"),
+        (["--report", "--corpus", "C"], "given by --against"),
+        (["--corpus", "C"], "Missing option '--out'"),
+        (["--import", "V", "--kind", "bpe", "--out", "O"], "--kind (bpe) is for training"),
+        (["--kind", "bpe", "--out", "O"], "give a corpus"),
+        (["--extend", "V", "--out", "O"], "needs words"),
+    ],
+)
+def test_commands_that_do_not_fit(corpus, vocab, tmp_path, capsys, arguments, says):
+    places = {"V": vocab.artifact, "C": corpus, "O": str(tmp_path / "o")}
+    code, _, said = command(capsys, *(places.get(argument, argument) for argument in arguments))
+    assert code == 2
+    assert says in said

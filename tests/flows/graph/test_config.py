@@ -1,0 +1,82 @@
+"""A run's config: sections, paths, presets, and overrides on top."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.graph import config as configs
+from flows.graph.overrides import parse
+from pipeline.core.errors import UsageError
+
+
+def load(path: str, *settings: str) -> configs.RunConfig:
+    return configs.load(path, parse(settings, "section.key=value", sections=True))
+
+
+def test_sections_are_in_the_order_of_the_table(toy_config: str) -> None:
+    Path(toy_config).write_text("count: {}\nletters:\nrun: {workers: 3}\n")
+    config = load(toy_config)
+    assert list(config.sections) == ["letters", "count"]
+    assert (config.name, config.execution.workers) == ("toy", 3)
+    assert config.dump()["letters"] == {"size": 3, "source": None}
+
+
+def test_overrides_go_on_top_and_bring_sections_in(toy_config: str) -> None:
+    Path(toy_config).write_text("letters: {size: 4}\n")
+    config = load(toy_config, "letters.size=7", "count.fault=x", "name=2024-01-01", "run.workers=2")
+    assert config.dump()["letters"]["size"] == 7
+    assert (list(config.sections), config.name, config.execution.workers) == (["letters", "count"], "2024-01-01", 2)
+
+
+def test_a_date_in_a_file_is_text_too(toy_config: str) -> None:
+    Path(toy_config).write_text("name: 2024-01-01\nletters: {}\n")
+    assert load(toy_config).dump()["name"] == "2024-01-01"
+
+
+def test_paths_of_a_file_begin_beside_it_and_those_typed_where_one_stands(toy_config: str, tmp_path: Path) -> None:
+    Path(toy_config).write_text("letters: {source: texts/a.txt}\ntokenizer: vocab.txt\n")
+    config = load(toy_config)
+    assert config.dump()["letters"]["source"] == str(tmp_path / "texts" / "a.txt")
+    assert config.tokenizer == str(tmp_path / "vocab.txt")
+    assert load(toy_config, "letters.source=b.txt").dump()["letters"]["source"] == "b.txt"
+    Path(toy_config).write_text("letters: {source: 's3://bucket/a.txt'}\n")
+    assert load(toy_config).dump()["letters"]["source"] == "s3://bucket/a.txt"
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "sentence"),
+    [
+        ("leters: {}", [], "did you mean 'letters'"),
+        ("letters: {}", ["leters.size=3"], "did you mean 'letters'"),
+        ("letters: {sise: 3}", [], "did you mean 'size'"),
+        ("letters: 3", [], r"config section letters \(3\) must be a mapping"),
+        ("run: {}", [], "names no stage"),
+        ("- a", [], "must hold a mapping"),
+        ("letters: {", [], "not valid YAML"),
+    ],
+)
+def test_a_mistake_is_told(toy_config: str, text: str, settings: list[str], sentence: str) -> None:
+    Path(toy_config).write_text(text)
+    with pytest.raises(UsageError, match=sentence):
+        load(toy_config, *settings)
+
+
+def test_an_unknown_name_is_told_with_the_nearest_preset() -> None:
+    with pytest.raises(UsageError, match="did you mean 'demo'"):
+        configs.load("dmeo")
+
+
+@pytest.mark.parametrize("name", configs.preset_names())
+def test_every_preset_is_valid_and_names_files_that_are_there(name: str) -> None:
+    config = configs.load(name)
+    for source in config.dump()["corpus"]["sources"]:
+        assert source["kind"] == "docstrings" or Path(source["path"]).exists()
+
+
+def test_a_key_below_the_model_of_a_preset_keeps_the_preset() -> None:
+    """`sample` says `model: bert-tiny`."""
+    config = load("sample", "pretrain.model.hidden_dropout=0")
+    model = config.dump()["pretrain"]["model"]
+    assert (model["hidden_dropout"], model["hidden_size"], model["num_hidden_layers"]) == (0, 128, 2)

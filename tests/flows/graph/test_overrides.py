@@ -1,0 +1,68 @@
+"""Overrides: texts become nested values once, and are laid over a config key by key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from flows.graph.overrides import merge, nest, parse
+from pipeline.core.errors import UsageError
+from tests.flows.toy_run import CountConfig, LettersConfig
+
+
+def laid(values: dict[str, Any], *settings: str) -> dict[str, Any]:
+    return merge(values, parse(settings, "KEY=VALUE"), CountConfig, "count")
+
+
+def test_keys_are_nested_and_the_last_one_wins() -> None:
+    found = parse(["pretrain.steps=200", "pretrain.betas=[0.9, 0.98]", "run.zero=2", "pretrain.steps=300"], "x", sections=True)
+    assert found == {"pretrain": {"steps": 300, "betas": [0.9, 0.98]}, "run": {"zero": 2}}
+
+
+@pytest.mark.parametrize("text", ["2024-01-01", "2024-01-01 12:00:00"])
+def test_a_date_is_text(text: str) -> None:
+    assert parse([f"name={text}"], "x", sections=True) == {"name": text}
+
+
+@pytest.mark.parametrize("text", ["!!timestamp 2024-01-01", "!!binary aGk=", "!!set {a, b}"])
+def test_what_json_cannot_hold_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not valid YAML"):
+        parse([f"name={text}"], "x")
+
+
+@pytest.mark.parametrize("setting", ["steps", "=3", "pretrain.=3", ".steps=3", "steps=3"])
+def test_a_malformed_setting_is_told_with_an_example(setting: str) -> None:
+    with pytest.raises(UsageError, match="must look like section.key=value"):
+        parse([setting], "section.key=value", sections=True)
+
+
+def test_a_key_below_a_name_starts_from_what_the_name_stands_for() -> None:
+    assert laid({"model": "bert-mini"}, "model.dropout=0") == {"model": {"preset": "bert-mini", "dropout": 0}}
+    assert laid({}, "model=bert-mini", "model.dropout=0") == {"model": {"preset": "bert-mini", "dropout": 0}}
+    assert laid({"model": {"preset": "a", "width": 8}}, "model.width=9") == {"model": {"preset": "a", "width": 9}}
+    assert laid({}, "model.dropout=0") == {"model": {"dropout": 0}}
+
+
+def test_a_value_replaces_and_a_key_does_not() -> None:
+    values = {"model": {"preset": "a", "width": 8}}
+    assert laid(values, "model={preset: b}") == {"model": {"preset": "b"}}
+    assert laid(values, "model=b") == {"model": "b"}
+    assert laid(values, "model={preset: b}", "model.width=9") == {"model": {"preset": "b", "width": 9}}
+    assert laid(values, "model.width=9", "model=b") == {"model": "b"}
+    assert values == {"model": {"preset": "a", "width": 8}}
+
+
+def test_a_key_below_a_plain_value_is_told() -> None:
+    with pytest.raises(UsageError, match="letters.size, which holds 3, not a mapping"):
+        merge({"size": 3}, parse(["size.more=1"], "x"), LettersConfig, "letters")
+
+
+def test_dotted_and_nested_overrides_come_to_the_same_and_stay_so() -> None:
+    wanted = {"pretrain": {"steps": 200, "seed": 2}}
+    assert nest({"pretrain.steps": 200, "pretrain": {"seed": 2}}) == wanted
+    assert nest(wanted) == wanted
+    whole = nest({"pretrain.model": {"preset": "a"}})
+    assert nest(json.loads(json.dumps(whole))) == whole  # as they travel through Prefect
+    assert merge({"model": {"width": 8}}, whole["pretrain"], None, "pretrain") == {"model": {"preset": "a"}}

@@ -1,0 +1,120 @@
+"""The plan: what would run and why, and that running it leaves links that lead to what was made."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.graph import config as configs
+from flows.graph import plan as planning
+from flows.graph.overrides import parse
+from pipeline.core.errors import UsageError
+from tests.flows import toy_run
+
+pytestmark = pytest.mark.usefixtures("toy_config")
+
+
+def load(*settings: str) -> configs.RunConfig:
+    return configs.load("toy.yaml", parse(settings, "section.key=value", sections=True))
+
+
+def plan(*settings: str, **how: Any) -> dict[str, str]:
+    """Why each step would run."""
+    return {step.name: step.why for step in planning.plan(load(*settings), **how)}
+
+
+def make(*settings: str) -> list[planning.Step]:
+    config = load(*settings)
+    steps = planning.plan(config)
+    for step in steps:
+        planning.run_step(step, config)
+    return steps
+
+
+def test_nothing_is_made_yet_then_nothing_is_to_do() -> None:
+    assert plan() == {"letters": "not made yet", "count": "not made yet"}
+    make()
+    assert plan() == {"letters": "", "count": ""}
+    assert toy_run.RAN == ["letters", "count"]
+
+
+def test_a_changed_value_is_told_and_what_follows_is_told_by_its_input() -> None:
+    make()
+    assert plan("letters.size=5") == {"letters": "size 4 became 5", "count": "letters changed"}
+    assert plan("count.model={preset: a}") == {"letters": "", "count": 'model null became {"preset": "a"}'}
+
+
+def test_an_earlier_config_finds_its_artifacts_again() -> None:
+    make()
+    make("letters.size=5")
+    assert plan() == {"letters": "", "count": ""}
+
+
+def test_a_raised_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    make()
+    monkeypatch.setattr(toy_run, "LETTERS", dataclasses.replace(toy_run.LETTERS, version=2))
+    assert plan() == {"letters": "stage version 1 became 2", "count": "letters changed"}
+
+
+def test_another_file_behind_the_same_path_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("abc")
+    make("letters.source=a.txt")
+    (tmp_path / "a.txt").write_text("abcd")
+    assert plan("letters.source=a.txt") == {"letters": "source changed", "count": "letters changed"}
+
+
+def test_what_only_says_how_to_run_changes_nothing() -> None:
+    make()
+    assert plan("run.workers=5", "run.zero=2") == {"letters": "", "count": ""}
+
+
+def test_from_force_and_only() -> None:
+    make()
+    assert plan(start="letters") == {"letters": "forced", "count": "forced"}
+    assert plan(start="count") == {"letters": "", "count": "forced"}
+    assert plan(force=["letters"]) == {"letters": "forced", "count": ""}
+    assert plan(only="count") == {"count": ""}
+    assert plan(only="count", start="letters") == {"count": "forced"}
+    with pytest.raises(UsageError, match="did you mean 'count'"):
+        plan(only="cuont")
+
+
+def test_only_needs_its_inputs() -> None:
+    with pytest.raises(UsageError, match="--only count needs letters-"):
+        plan(only="count")
+
+
+def test_what_an_earlier_try_has_begun_is_forced_no_more() -> None:
+    first, _ = make()
+    assert plan(start="letters", begun={first.fingerprint}) == {"letters": "", "count": "forced"}
+    other = plan("letters.size=9", start="letters", begun={first.fingerprint})
+    assert other == {"letters": "forced", "count": "forced"}
+    (Path(first.artifact) / "manifest.json").unlink()  # begun and not finished
+    assert plan(force=["letters"], begun={first.fingerprint})["letters"] == "not made yet"
+
+
+def test_a_stage_without_its_input_is_told() -> None:
+    Path("toy.yaml").write_text("count: {}\n")
+    with pytest.raises(UsageError, match="stage count needs stage letters"):
+        plan()
+
+
+def test_links_lead_to_what_was_made_last_and_the_config_is_written_down() -> None:
+    directory = planning.run_directory(load())
+    make()
+    steps = make("letters.size=5")
+    assert (directory / "letters").resolve() == Path(steps[0].artifact).resolve()
+    assert json.loads((directory / planning.STATE).read_text())["config"]["letters"]["size"] == 5
+    config = load()
+    planning.run_step(planning.plan(config)[0], config)  # cached, and the run's again
+    assert (directory / "letters" / "letters.txt").read_text() == "aaaa"
+
+
+def test_output_paths_are_joined_to_the_artifact() -> None:
+    config = load()
+    result = planning.run_step(planning.plan(config)[0], config)
+    assert planning.result_json(result)["file"] == f"{result.artifact}/letters.txt"

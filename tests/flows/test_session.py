@@ -1,0 +1,65 @@
+"""A session: runs what is planned, forces once over all tries, and knows what a stage raised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.graph import begun, stages
+from flows.session import RunParameters, Session, run_plain
+from pipeline.core.errors import UsageError
+from tests.flows import toy_run
+
+
+def session(config: str, run_id: str | None = None, **parameters: object) -> Session:
+    return Session(RunParameters.model_validate({"config": config, **parameters}), run_id=run_id)
+
+
+def test_the_forms_choices_are_the_stages() -> None:
+    fields = RunParameters.model_json_schema()["properties"]
+    assert fields["force"]["items"]["enum"] == list(stages.TABLE)
+    assert fields["only"]["anyOf"][0]["enum"] == list(stages.TABLE)
+    with pytest.raises(UsageError, match="did you mean 'corpus'"):
+        RunParameters(only="corpse")
+    assert RunParameters(overrides={"pretrain.steps": 3}).overrides == {"pretrain": {"steps": 3}}
+
+
+def test_a_run_makes_what_is_not_made(toy_config: str) -> None:
+    results = run_plain(session(toy_config))
+    assert [(result.manifest.stage, result.cached) for result in results] == [("letters", False), ("count", False)]
+    assert session(toy_config).nothing_to_do
+    assert not session(toy_config, overrides={"letters.size": 9}).nothing_to_do
+
+
+def test_a_retry_forces_only_what_is_left(toy_config: str, tmp_path: Path) -> None:
+    """The same flow run started again by another process, as Prefect's retry does."""
+    run_plain(session(toy_config, overrides={"count.fault": "stop"}))
+    toy_run.RAN.clear()
+    parameters = {"overrides": {"count.fault": "stop"}, "start_from": "letters", "run_id": "flow-1"}
+    (tmp_path / "stop").touch()
+    first = session(toy_config, **parameters)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="forbids it"):
+        run_plain(first)
+    assert [step.why for step in session(toy_config, **parameters).steps] == ["", "not made yet"]  # type: ignore[arg-type]
+    run_plain(session(toy_config, **parameters))  # type: ignore[arg-type]
+    assert toy_run.RAN == ["letters", "count", "count"]
+    assert list((first.directory / begun.DIRECTORY).glob("*")) == []
+    run_plain(session(toy_config, **{**parameters, "run_id": "flow-2"}))  # type: ignore[arg-type]
+    assert toy_run.RAN[3:] == ["letters", "count"]
+
+
+def test_what_is_left_of_a_run_is_forced_still(toy_config: str) -> None:
+    run_plain(session(toy_config))
+    first = session(toy_config, start_from="letters")
+    with first:
+        first.attempt(first.steps[0])
+    assert [(step.name, step.why) for step in first.rest().steps] == [("letters", ""), ("count", "forced")]
+
+
+def test_what_a_stage_raised_is_kept(toy_config: str, tmp_path: Path) -> None:
+    (tmp_path / "stop").touch()
+    failing = session(toy_config, overrides={"count.fault": "stop"})
+    with pytest.raises(RuntimeError):
+        run_plain(failing)
+    assert isinstance(failing.failure, RuntimeError)

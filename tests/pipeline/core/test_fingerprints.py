@@ -1,0 +1,66 @@
+"""Fingerprints of inputs: content counts, whatever its place; files are read once; a store's tag does where there is one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.core import fingerprints, storage
+from pipeline.core.errors import DataError
+
+
+def test_a_files_fingerprint_is_the_sha256_of_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"text")
+    assert fingerprints.input_fingerprint(str(tmp_path / "a")) == hashlib.sha256(b"text").hexdigest()
+
+
+def test_a_directory_counts_with_names_and_contents_and_without_the_builders_files(tmp_path: Path) -> None:
+    for place in ("one", "two"):
+        (tmp_path / place / "sub").mkdir(parents=True)
+        (tmp_path / place / "sub" / "a").write_text("text")
+    (tmp_path / "two" / "_logs").mkdir()
+    (tmp_path / "two" / "_logs" / "rank0.log").write_text("chatter")
+    one, two = (fingerprints.input_fingerprint(str(tmp_path / place)) for place in ("one", "two"))
+    assert one == two
+    (tmp_path / "two" / "sub" / "a").rename(tmp_path / "two" / "sub" / "b")
+    assert fingerprints.input_fingerprint(str(tmp_path / "two")) != one
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="is an empty directory"):
+        fingerprints.input_fingerprint(str(tmp_path / "empty"))
+
+
+def test_a_file_is_read_again_only_where_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_text("text")
+    first = fingerprints.file_hashes([str(path)])
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "open_input", lambda path: pytest.fail(f"{path} was read"))
+        assert fingerprints.file_hashes([str(path)]) == first
+    path.write_text("more")
+    os.utime(path, (1, 1))
+    assert fingerprints.file_hashes([str(path)]) != first
+
+
+def test_a_store_without_tags_is_read() -> None:
+    storage.write_bytes("memory://fingerprints/a", b"text")
+    path = "memory://fingerprints/a"
+    assert storage.content_tag(path) is None
+    assert fingerprints.file_fingerprints([path]) == {path: hashlib.sha256(b"text").hexdigest()}
+
+
+@pytest.mark.parametrize(
+    ("info", "tag"),
+    [
+        ({"size": 3, "ETag": '"abc"', "LastModified": "today"}, "abc 3"),
+        ({"size": 3, "etag": "CJ==", "md5Hash": "m", "crc32c": "c"}, "m 3"),
+        ({"size": 3, "etag": 'W/"abc"'}, None),
+        ({"size": 3, "ETag": None}, None),
+    ],
+)
+def test_tags_of_stores(info: dict[str, object], tag: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As s3fs, gcsfs and fsspec's HTTP file system give them."""
+    monkeypatch.setattr(storage, "stat", lambda path: info)
+    assert storage.content_tag("s3://bucket/a") == tag
