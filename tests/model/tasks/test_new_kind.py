@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -45,7 +46,7 @@ class Regressor(nn.Module):
         self.encoder, self.number = encoder, nn.Linear(width, 1)
 
     def forward(self, batch):
-        hidden = self.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+        hidden = self.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], batch.get("layout"))
         return self.number(hidden[:, 0]).squeeze(-1).float()
 
 
@@ -113,9 +114,9 @@ def test_a_kind_without_classes_is_trained_and_evaluated_by_the_command_line(
     program: Path, pretrained: str, sentiment: Path, tmp_path: Path
 ) -> None:
     def cloze(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "flows.cli", *arguments, "--json"], cwd=program, capture_output=True, text=True, check=False
-        )
+        command = [sys.executable, "-c", "import sys; from flows.cli import main; main(sys.argv[1:])", *arguments, "--json"]
+        environment = {**os.environ, "PYTHONPATH": str(program)}
+        done = subprocess.run(command, cwd=program, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
