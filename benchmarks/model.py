@@ -47,9 +47,11 @@ from model.families.hub import hub_of
 from model.families.presets import model_config
 from model.layers.batch import IGNORE
 from model.train.config import PretrainConfig
-from model.train.optimizers import adamw, clip, parameter_groups
+from model.train.optimizers.adamw import adamw
+from model.train.parameters import clip, parameter_groups
 from model.train.precision import DTYPES, Precision, autocast, native_bf16
 from model.train.scoring import Scoring
+from model.train.setup import recipe
 
 RATE = 0.15625  # of the positions are predicted: 20 of 128
 EQUAL = {"fp32": 1e-4, "bf16": 3e-2}  # nats: what the losses of the first steps may differ by
@@ -129,7 +131,7 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
     build = _theirs if variant.theirs else _ours
     module, loss_of = build(variant, config.model, model, device)
     module.to(device).train()
-    optimizer = adamw(parameter_groups(module, config.weight_decay), config)
+    optimizer = adamw(parameter_groups(module, recipe(config, variant.precision)), recipe(config, variant.precision))
 
     def step(batch: Batch) -> float:
         loss = loss_of(batch)
@@ -137,7 +139,7 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
         if variant.theirs:
             torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
         else:
-            clip(module, config.clip)
+            clip(list(module.parameters()), config.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return float(loss.detach())

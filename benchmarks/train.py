@@ -5,10 +5,10 @@
 In one process, in alternation (these machines drift by a third from minute to minute), medians over the rounds:
 
     loader         the collator alone: sampler, memory map, masks, padding
-    cloze          a step of our trainer: DeepSpeed engine, global counts, checks, figures
+    cloze          a step of our trainer: its engine, global counts, checks, figures
     bare           the same model and optimizer in a plain torch loop, the same batches
 
-and with --processes N a whole run of N ranks at ZeRO 1, with one thread each where the machine has N cores.
+and with --processes N a whole run of N ranks, with one thread each where the machine has N cores.
 What the model is worth beside transformers' own, `benchmarks.model` measures. Rows are synthetic and all of full length; speed
 does not depend on what the tokens are.
 """
@@ -36,9 +36,13 @@ from model.families.models import new_model
 from model.families.presets import model_config
 from model.train.config import PretrainConfig
 from model.train.distributed import join
-from model.train.optimizers import adamw, parameter_groups
+from model.train.engines import EngineChoice
+from model.train.engines.create import create
+from model.train.optimizers.adamw import adamw
+from model.train.parameters import parameter_groups
 from model.train.precision import resolve
 from model.train.scoring import Scoring
+from model.train.setup import recipe
 from pipeline.core.execution import Execution
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import job, run_all
@@ -48,11 +52,16 @@ Step = Callable[[Batch], None]
 
 def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
     """A step of our trainer without its loop."""
-    from model.train.engine import Engine
-
     world = join(Execution(threads=torch.get_num_threads()))
     scoring = Scoring(new_model(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
-    engine = Engine(scoring, config, world, zero=0, micro_batch=config.global_batch, accumulation=1)
+    engine = create(
+        EngineChoice("torch", 0),
+        scoring,
+        recipe(config, precision),
+        world,
+        micro_batch=config.global_batch,
+        accumulation=1,
+    )
 
     def step(batch: Batch) -> None:
         counts = torch.tensor([max(1, count) for count in scoring.targets(batch)], dtype=torch.float32)
@@ -65,7 +74,7 @@ def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
 def bare(config: PretrainConfig, precision: str, compiled: bool) -> Step:
     """Our model and objectives in the loop that anybody would write."""
     scoring = Scoring(new_model(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
-    optimizer = adamw(parameter_groups(scoring, 0.01), config)
+    optimizer = adamw(parameter_groups(scoring.model, recipe(config, precision)), recipe(config, precision))
 
     def step(batch: Batch) -> None:
         loss, *_ = scoring(batch, torch.tensor([max(1, n) for n in scoring.targets(batch)], dtype=torch.float32))

@@ -10,10 +10,10 @@ import torch
 
 from model.data.batch import Batch
 from model.data.layouts import Kind
-from model.data.sampler import share
 from model.tasks.encode import training_batches
 from model.tasks.task import Ints, Samples
 from model.train.interfaces import MicroBatch, Work
+from model.train.sizing import pieces
 
 BLANK = "blank"  # an entry of a batch that counts for nothing
 
@@ -39,11 +39,10 @@ class Epochs:
     def work(self, step: int, rank: int, world_size: int) -> Work:
         chosen, first = self._chosen(step)
         number = -(-len(chosen) // (world_size * self._micro_batch))
-        own = share(0, len(chosen), rank, world_size)
-        pieces = [share(*own, part, number) for part in range(number)]
+        own = pieces(0, len(chosen), rank, world_size, number)
         return Work(
-            micro_batches=[MicroBatch(first + begin, self._batch(chosen[begin:end])) for begin, end in pieces],
-            tokens=int(self._lengths[chosen[slice(*own)]].sum()),
+            micro_batches=[MicroBatch(first + begin, self._batch(chosen[begin:end])) for begin, end in own],
+            tokens=int(self._lengths[chosen[own[0][0] : own[-1][1]]].sum()),
         )
 
     def samples(self, steps: int) -> int:

@@ -14,6 +14,7 @@ from model.data.shards import Shards
 from model.families.config import ModelConfig
 from model.train.precision import Precision
 from model.train.sizing import approximate_parameters
+from pipeline.core.errors import UsageError
 
 # Measured on two cores with AMX, BERT-mini and BERT-base (benchmarks/README.md): the share of a step that is won, the seconds that
 # compiling takes and those of each layer, and the operations a second that a thread reaches without.
@@ -33,29 +34,60 @@ class Decision:
 
 
 def decide(
-    wanted: bool | None, model: ModelConfig, tokens: float, train: Shards, device: torch.device, precision: Precision, zero: int
+    wanted: bool | None,
+    recorded: bool | None,
+    model: ModelConfig,
+    tokens: float,
+    train: Shards,
+    device: torch.device,
+    precision: Precision,
+    zero: int,
 ) -> Decision:
-    """`wanted`, or what pays. The same answer for the same run on the same machine: going on from a checkpoint changes no bit.
+    """What the checkpoint records, `wanted`, or what pays.
 
     Args:
         wanted: what the user said; None: nothing.
+        recorded: by the checkpoint that training goes on from; None: there is none.
         model: what is trained.
         tokens: positions that this rank will have run through the layers by the end.
         train: the dataset's rows.
         zero: the ZeRO stage.
+
+    Raises:
+        UsageError: compiling was asked for where it cannot be, or otherwise than is recorded.
     """
+    if wanted and (obstacle := _obstacle(model, train, zero)):
+        raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
+    if recorded is not None:
+        if wanted is not None and wanted != recorded:
+            raise UsageError(
+                f"compile ({str(wanted).lower()}) is not how the checkpoint to go on from was trained ({str(recorded).lower()});"
+                " leave it out, or train in another directory"
+            )
+        return Decision(recorded)
     if wanted is not None:
         return Decision(wanted)
     if device.type != "cpu":
         return Decision(False, "not measured on GPUs yet; ask for it with --compile")
-    if not model.compiles or zero == 3:
+    if _obstacle(model, train, zero):
         return Decision(False)
     if _compiler() is None:
         return Decision(False, "there is no C++ compiler")
-    if train.info is None or full(train) < WORTH:
+    if full(train) < WORTH:
         return Decision(False)  # leaving padding out gains more, and compiled models keep it
     seconds = 6.0 * approximate_parameters(model) * tokens / (SPEED[precision] * torch.get_num_threads())
     return Decision(seconds * GAIN[precision] > PAYS * compiling_seconds(model))
+
+
+def _obstacle(model: ModelConfig, train: Shards, zero: int) -> str:
+    """What cannot be compiled; empty where everything can."""
+    if not model.compiles:
+        return f"models of the family {model.family}"
+    if zero == 3:
+        return "ZeRO stage 3, which gathers weights between the layers"
+    if train.info is not None and train.info.packed:
+        return "packed rows, which hold a number of sequences that differs from batch to batch"
+    return ""
 
 
 def compiling_seconds(model: ModelConfig) -> float:
@@ -65,7 +97,8 @@ def compiling_seconds(model: ModelConfig) -> float:
 
 def full(train: Shards) -> float:
     """The share of a batch's positions that hold a token, of rows spread over the dataset; 0 for packed or differently long rows."""
-    assert train.info is not None
+    if train.info is None:
+        return 0.0
     count = min(len(train), SAMPLE)
     rows = train.take(np.linspace(0, len(train) - 1, count).astype(np.int64), np.zeros(count, np.int64))
     if rows.boundary_counts is not None or train.bins is not None:

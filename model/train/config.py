@@ -9,12 +9,12 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from model.families.config import ModelConfig
 from model.families.presets import model_config
+from model.train.optimizers import OPTIMIZERS
 from model.train.schedules import SCHEDULES
 from pipeline.core.config import StageConfig, Watching
 from pipeline.core.errors import did_you_mean
 
-VERSION = 2
-OPTIMIZERS = ("adamw",)  # the rows of model.train.optimizers.OPTIMIZERS, named here without torch
+VERSION = 3
 
 BASE_LEARNING_RATE, BASE_HIDDEN_SIZE = 1e-4, 768  # BERT-base: Devlin et al., 2019, appendix A.2
 LONGEST_WARMUP, WARMUP_SHARE = 10_000, 10  # 10,000 steps there; at most a tenth of a shorter run
@@ -23,49 +23,67 @@ LONGEST_WARMUP, WARMUP_SHARE = 10_000, 10  # 10,000 steps there; at most a tenth
 class PretrainConfig(StageConfig):
     """What is trained, for how long, and how hard. The defaults are those of BERT (Devlin et al., 2019, appendix A.2;
     google-research/bert, run_pretraining.py and optimization.py), with warm-up and logging scaled to the run's length.
-
-    Attributes:
-        model: a preset's name, a mapping of config values (with `preset` to start from one), or a `ModelConfig`; None: that of
-            the checkpoint to go on from, or BERT-base.
-        steps: optimizer steps.
-        global_batch: sequences a step, over all processes and micro-batches.
-        objectives: names in `model.objectives.OBJECTIVES`; None: the model family's own, for the dataset at hand.
-        learning_rate: the peak; None: BERT-base's, inversely to the width (see `peak_learning_rate`).
-        warmup_steps: linear rise from 0; None: 10,000, at most a tenth of the steps.
-        schedule: after the warm-up; a name in `model.train.schedules.SCHEDULES`.
-        eps: added to Adam's denominator.
-        weight_decay: decoupled, on matrices alone: not on biases and norms.
-        clip: the gradient's greatest norm; 0: no clipping.
-        seed: of weights, order and dropout.
-        dynamic: every epoch draws masks of its own, instead of going round the dataset's stored copies.
-        length_group: of a dataset in length bins, rows of one bin that follow each other; None: 32, at most global_batch.
-        precision: bf16 is autocast over fp32 weights; auto takes it where the hardware multiplies it natively.
-        evaluate_every: steps between held-out evaluations; None: a tenth of the steps. The last step is always evaluated.
-        heldout_rows: the most held-out rows that are scored.
-        log_every: steps between lines of metrics.jsonl; None: a hundredth of the steps, at most 100.
-        max_skipped: steps in a row that may be skipped for a gradient that is not finite before training gives up.
     """
 
     model: SerializeAsAny[ModelConfig] | None = None
+    """A preset's name, or a section of model values (preset: NAME starts from one); without it the checkpoint's, or BERT-base."""
+
     steps: int = Field(default=1_000_000, ge=1)
+    """Optimizer steps."""
+
     global_batch: int = Field(default=256, ge=1)
+    """Sequences a step, over all processes and micro-batches."""
+
     objectives: tuple[str, ...] | None = None
+    """What is learned, such as mlm and nsp; without it, what the model family learns from this dataset."""
+
     optimizer: str = "adamw"
+    """A name in the table of optimizers."""
+
     learning_rate: float | None = Field(default=None, gt=0)
+    """The peak; without it BERT-base's 1e-4, raised in proportion for models narrower than 768."""
+
     warmup_steps: int | None = Field(default=None, ge=0)
+    """Steps of linear rise from 0; without it 10,000, at most a tenth of the steps."""
+
     schedule: str = "linear"
+    """How the learning rate falls after the warm-up: a name in the table of schedules."""
+
     betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's decay rates of the two moments."""
+
     eps: float = Field(default=1e-6, gt=0)
+    """Added to Adam's denominator."""
+
     weight_decay: float = Field(default=0.01, ge=0)
+    """Decoupled weight decay, on matrices alone: not on biases and norms."""
+
     clip: float = Field(default=1.0, ge=0)
+    """The gradient's greatest norm; 0 never clips."""
+
     seed: int = Field(default=1, ge=0, lt=1 << 63)
+    """Of weights, order and dropout."""
+
     dynamic: bool = False
+    """Every epoch draws masks of its own, instead of going round the dataset's stored copies."""
+
     length_group: int | None = Field(default=None, ge=1)
+    """Of a dataset in length bins, rows of one bin that follow each other; without it 32, at most global_batch."""
+
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """What the forward pass multiplies in, over fp32 weights; auto takes bf16 where the hardware multiplies it natively."""
+
     evaluate_every: Watching[int | None] = Field(default=None, ge=1)
+    """Steps between held-out evaluations; without it ten in a run, fewer where they would take over 5% of the time."""
+
     heldout_rows: int = Field(default=2048, ge=0)
+    """The most held-out rows that an evaluation scores."""
+
     log_every: Watching[int | None] = Field(default=None, ge=1)
+    """Steps between log lines; without it a hundredth of the steps, at most 100."""
+
     max_skipped: Watching[int] = Field(default=10, ge=1)
+    """Steps in a row that may be skipped for a gradient that is not finite before training gives up."""
 
     @field_validator("model", mode="before")
     @classmethod
@@ -118,11 +136,7 @@ class PretrainConfig(StageConfig):
     def warmup(self) -> int:
         return min(LONGEST_WARMUP, self.steps // WARMUP_SHARE) if self.warmup_steps is None else self.warmup_steps
 
-    def evaluates(self, step: int) -> bool:
-        """Whether the held-out rows are scored after step `step` (from 1)."""
-        return step == self.steps or step % (self.evaluate_every or max(self.steps // 10, 1)) == 0
-
-    def logs(self, step: int) -> bool:
-        """Whether step `step` (from 1) gets a line in metrics.jsonl: the first and the last always do."""
-        every = self.log_every or min(100, max(self.steps // 100, 1))
-        return step in (1, self.steps) or step % every == 0 or self.evaluates(step)
+    @property
+    def lines_every(self) -> int:
+        """Steps between log lines."""
+        return self.log_every or min(100, max(self.steps // 100, 1))

@@ -13,9 +13,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import distributed
@@ -24,20 +25,26 @@ from model.train.precision import resolve_device
 from pipeline.core.errors import ClozeError, UsageError
 from pipeline.core.execution import Execution
 
-Value = TypeVar("Value")
 SETTLE_SECONDS = 0.1  # for threads to let go of the last message
 TIMEOUT = datetime.timedelta(minutes=10)  # a rank that is silent for longer is taken for dead, and all end
+ALIVE_SECONDS = 60.0  # how often the first rank says that it is still busy while the others wait for it
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among `size`; `local_size` of them share its machine."""
+    """The ranks of a run, and which of them this process is.
+
+    Attributes:
+        rank: this process's number, from 0.
+        size: how many there are.
+        device: what this process computes on.
+        control: the gloo group of control messages; None: the default group is one.
+    """
 
     rank: int
     size: int
-    local_size: int
     device: torch.device
-    control: Any = None  # the gloo group of control messages; None: the default group is one
+    control: Any = None
 
     @property
     def first(self) -> bool:
@@ -46,8 +53,19 @@ class World:
 
     def total(self, values: Sequence[int] | Sequence[float], dtype: torch.dtype = torch.int64) -> list[Any]:
         """The sums of `values` over all ranks, exact for integers."""
+        return self.begin_total(values, dtype)()
+
+    def begin_total(self, values: Sequence[int] | Sequence[float], dtype: torch.dtype = torch.int64) -> Callable[[], list[Any]]:
+        """Send `values` off; the function that is returned waits for the sums. All ranks must begin theirs in the same order."""
         tensor = torch.tensor(values, dtype=dtype)
-        return list(self.total_of(tensor).tolist())
+        work = distributed.all_reduce(tensor, group=self.control, async_op=True) if self.size > 1 else None
+
+        def sums() -> list[Any]:
+            if work is not None:
+                work.wait()
+            return list(tensor.tolist())
+
+        return sums
 
     def total_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of a CPU tensor over all ranks."""
@@ -58,21 +76,32 @@ class World:
     def first_decides(self, decide: Callable[[], int]) -> int:
         """What `decide` returns on the first rank, on all ranks. If it raises there, all ranks end.
 
+        It may take as long as it likes: the first rank says once a minute that it is still busy.
+
         Raises:
             ClozeError: on the other ranks, when it raised on the first.
         """
-        answer, fault = 0, None
+        if self.size == 1:
+            return decide()
         if self.first:
-            try:
-                answer = decide()
-            except Exception as error:
-                fault = error
-        failed, answer = self.total([int(fault is not None), answer])
-        if fault is not None:
-            raise fault
+            return self._decide(decide)
+        done = failed = answer = 0
+        while not done:
+            done, failed, answer = self.total([0, 0, 0])
         if failed:
             raise ClozeError("rank 0 failed; see its own message")
         return int(answer)
+
+    def _decide(self, decide: Callable[[], int]) -> int:
+        with ThreadPoolExecutor(1, thread_name_prefix="decide") as pool:
+            answer = pool.submit(decide)
+            while not wait([answer], timeout=ALIVE_SECONDS).done:
+                self.total([0, 0, 0])
+        if answer.exception() is not None:
+            self.total([1, 1, 0])
+        else:
+            self.total([1, 0, answer.result()])
+        return answer.result()
 
 
 def join(execution: Execution) -> World:
@@ -86,8 +115,7 @@ def join(execution: Execution) -> World:
     device = resolve_device(execution.device, local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    os.environ["DS_ACCELERATOR"] = device.type  # DeepSpeed would take a GPU that we were asked to leave alone
-    os.environ.setdefault("LOCAL_RANK", str(local_rank))  # and refuses to start without this
+        torch.set_float32_matmul_precision("high")  # TF32 where fp32 is multiplied: ten bits of mantissa, eight times the speed
     threads = execution.threads or max(1, len(os.sched_getaffinity(0)) // local_size)
     torch.set_num_threads(threads)
     if not distributed.is_initialized():
@@ -101,8 +129,8 @@ def join(execution: Execution) -> World:
             atexit.register(_leave)
     if distributed.get_world_size() != size:
         raise UsageError(f"WORLD_SIZE ({size}) is not that of the running process group ({distributed.get_world_size()})")
-    control = distributed.new_group(backend="gloo") if size > 1 and device.type == "cuda" else None
-    return World(rank, size, local_size, device, control)
+    control = distributed.new_group(backend="gloo", timeout=TIMEOUT) if size > 1 and device.type == "cuda" else None
+    return World(rank, size, device, control)
 
 
 def _leave() -> None:

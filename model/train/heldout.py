@@ -1,13 +1,14 @@
 """Held-out scoring while training: sums over the held-out rows, exact on any number of ranks.
 
-It draws no random numbers and touches no weights, so evaluating more or less often does not change training.
+It draws no random numbers and touches no weights, so evaluating more or less often does not change training. How many rows are
+scored, and how often, follows from the config alone, so that it takes at most a twentieth of the time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,19 +21,60 @@ from model.data.prefetch import prefetched
 from model.data.sampler import share
 from model.data.shards import Shards
 from model.train.distributed import World
+from model.train.interfaces import Interrupted
 from model.train.scoring import Scoring
 
 COUNT_ROWS = 4096  # rows that are read at once to count targets
 I64 = npt.NDArray[np.int64]
 
 
-class Interrupted(Exception):
-    """The ranks agreed to stop in the middle of an evaluation."""
+FORWARD_COST = 1 / 3  # of a row's training: the backward pass takes twice as long
+SHARE = 0.05  # of the training's time
+FEWEST_ROWS = 64  # a mean over fewer says little
+EVALUATIONS = 10  # of a run, where nothing else is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """How often and how much is scored.
+
+    Attributes:
+        every: steps between evaluations.
+        rows: of each but the last.
+        last: rows of the last.
+    """
+
+    every: int
+    rows: int
+    last: int
+
+    @classmethod
+    def within(cls, steps: int, global_batch: int, wanted: int, every: int | None) -> Looks:
+        """What costs at most `SHARE` of training on `steps * global_batch` rows.
+
+        Half of that is for the last evaluation, the rest for those on the way: of short runs fewer, over fewer rows. An interval
+        that was asked for is kept, and no evaluation is of fewer than `FEWEST_ROWS`.
+
+        Args:
+            wanted: the most rows of an evaluation.
+            every: the interval that was asked for; None: `EVALUATIONS` in all, if they can be afforded.
+        """
+        room = int(SHARE / FORWARD_COST * steps * global_batch)
+        least = min(wanted, FEWEST_ROWS)
+        last = min(wanted, max(least, room // 2))
+        rest = max(0, room - last)
+        if every is None:
+            number = min(EVALUATIONS - 1, rest // max(1, least))
+            every = max(steps // (number + 1), 1)
+            if (steps - 1) // every * least > rest:
+                every = -(-steps // (number + 1))
+        number = (steps - 1) // every
+        return cls(every, min(wanted, max(least, rest // max(1, number))), last)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """The first `rows` held-out rows with mask copy 0. Shards are sorted by a hash, so any first rows are a fair sample."""
+    """The first `rows` held-out rows, with mask copy 0. Shards are sorted by a hash, so any first rows are a fair sample."""
 
     shards: Shards
     rows: int
@@ -84,6 +126,26 @@ def unigram_baselines(train: HeldOut, heldout: HeldOut, vocabulary: int) -> dict
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutMeasure:
+    """The held-out loss on the way; see `model.train.interfaces.Measure`."""
+
+    scoring: Scoring
+    heldout: HeldOut
+    world: World
+    looks: Looks
+    steps: int
+    best: str = "heldout_loss"
+    higher_is_better: bool = False
+
+    def due(self, step: int) -> bool:
+        return step == self.steps or step % self.looks.every == 0
+
+    def __call__(self, step: int, stop_asked: Callable[[], bool]) -> dict[str, float]:
+        rows = self.looks.last if step == self.steps else self.looks.rows
+        return evaluate(self.scoring, replace(self.heldout, rows=rows), self.world, stop_asked)
+
+
 @torch.no_grad()
 def evaluate(
     scoring: Scoring, heldout: HeldOut, world: World, stop_asked: Callable[[], bool] = lambda: False
@@ -106,7 +168,6 @@ def evaluate(
     sums = torch.zeros(3, len(names), dtype=torch.float64)
     details: torch.Tensor | None = None
     mask = torch.tensor(heldout.mask)
-    ones = torch.ones(len(names), device=world.device)
     scoring.eval()
     try:
         loaded = ({**heldout.load(start, stop), "mask_id": mask} for start, stop in heldout.batches(world))
@@ -115,7 +176,7 @@ def evaluate(
                 if world.total([int(stop_asked())])[0]:
                     raise Interrupted
                 sums[2] += torch.tensor(scoring.targets(batch), dtype=torch.float64)
-                _, figures, finer = scoring(move(batch, world.device), ones)
+                figures, finer = scoring(move(batch, world.device))
                 sums[:2] += figures.cpu()
                 details = finer.cpu() if details is None else details + finer.cpu()
     finally:

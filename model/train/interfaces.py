@@ -9,7 +9,7 @@
 Put together they are a `Training`, which `model.train.loop.train` runs on every rank. Weighting by global counts, checkpoints,
 exact resuming, stopping, log lines and ranks are the loop's.
 
-Batches are dicts of tensors, any that `Trained.forward` understands; the loop only moves them to the device.
+Batches are dicts that `Trained.forward` understands, of tensors and what else can be pinned and moved as they can.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from model.data.batch import Batch
 from model.families.config import ModelConfig
+from model.train.engines import EngineChoice
 from model.train.precision import Precision
 from pipeline.dataset.schema import DatasetInfo
-
-Batch = dict[str, Tensor]
 
 
 class Interrupted(Exception):
@@ -89,11 +89,11 @@ class Trained(nn.Module, abc.ABC):
     model: nn.Module
 
     @abc.abstractmethod
-    def targets(self, batch: Mapping[str, Tensor]) -> list[int]:
+    def targets(self, batch: Mapping[str, Any]) -> list[int]:
         """How many predictions each objective makes on a batch, known before the model runs (0 for a blank one)."""
 
     @abc.abstractmethod
-    def forward(self, batch: Mapping[str, Tensor], counts: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
         """Score a batch that is on the device.
 
         Args:
@@ -104,6 +104,17 @@ class Trained(nn.Module, abc.ABC):
             in nats and how many answers were right.
         """
 
+    def predict(self, batch: Mapping[str, Any]) -> Any:
+        """What a measurement wants to know of a batch that is on the device: the model's outputs, if nothing else is said."""
+        return self.model(batch)
+
+    def forward(self, batch: Mapping[str, Any], counts: Tensor | None = None) -> Any:
+        """`loss`, or without counts `predict`.
+
+        Both go through here, and never around it: at ZeRO stage 3 it is calling the whole module that gathers its weights.
+        """
+        return self.predict(batch) if counts is None else self.loss(batch, counts)
+
 
 class Measure(Protocol):
     """Scores on the way. It draws no random numbers and changes no weights: looking more or less often changes nothing.
@@ -111,8 +122,15 @@ class Measure(Protocol):
     How much it scores must follow from config and data alone, never from a clock, and should cost at most 5 % of training.
     """
 
-    best: str  # the figure that says which step was the best so far
-    higher_is_better: bool
+    @property
+    def best(self) -> str:
+        """The figure that says which step was the best so far."""
+        ...
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether its greatest value is the best."""
+        ...
 
     def due(self, step: int) -> bool:
         """Whether to measure after `step` steps. The last step always is."""
@@ -186,6 +204,7 @@ class Training:
         path: the local directory that metrics.jsonl, skipped.jsonl and checkpoints/ are written in: the artifact's, or one
             below its scratch for a training whose result is not kept.
         config: the resolved config of the stage, as a checkpoint records it.
+        engine: what runs it.
         micro_batch: the most samples at once.
         accumulation: the most micro-batches a step.
         compiled: whether `trained` runs compiled; recorded, and the same after resuming.
@@ -197,6 +216,7 @@ class Training:
     path: str
     config: Mapping[str, Any]
     recipe: Recipe
+    engine: EngineChoice
     source: Source
     trained: Trained
     saved: Saved

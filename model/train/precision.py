@@ -35,6 +35,28 @@ def resolve(wanted: Literal["auto", "fp32", "bf16"], device: torch.device) -> Pr
     return wanted
 
 
+def settle(wanted: Literal["auto", "fp32", "bf16"], recorded: str | None, device: torch.device, notes: list[str]) -> Precision:
+    """The precision of a run: the one its checkpoint records, else `wanted`, decided by the device where it is `auto`.
+
+    Args:
+        recorded: by the checkpoint that training goes on from; None: there is none.
+        notes: takes a sentence where this device is bad at what was recorded.
+
+    Raises:
+        UsageError: another one was asked for than is recorded.
+    """
+    if recorded is None:
+        return resolve(wanted, device)
+    if wanted not in ("auto", recorded):
+        raise UsageError(
+            f"precision ({wanted}) is not that of the checkpoint to go on from ({recorded}); leave it at auto or {recorded}, or"
+            " train in another directory"
+        )
+    if recorded == "bf16" and not native_bf16(device):
+        notes.append("going on in bf16, as the checkpoint was made, although this machine only emulates it")
+    return "bf16" if recorded == "bf16" else "fp32"
+
+
 def autocast(precision: Precision, device_type: str) -> contextlib.AbstractContextManager[object]:
     """The context of a forward pass. Weights, gradients and optimizer stay in fp32 outside of it."""
     if precision == "fp32":

@@ -1,26 +1,22 @@
-"""What the engine runs forward: model and objectives in one module, from a batch to the loss to differentiate.
-
-Each micro-batch's loss is, over the objectives, the sum of (its summed loss / the count of the whole step over all ranks
-and micro-batches). Added up they are the loss of the global batch, however it was cut.
-"""
+"""What is trained in pretraining: model and objectives in one module, from a batch to the loss to differentiate."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from model.data.batch import Batch
-from model.data.collate import blank
 from model.families.pretraining import PretrainingModel
-from model.objectives import objectives, total_loss
+from model.objectives import LossSum, objectives, total_loss
+from model.train.interfaces import Trained
 from model.train.precision import Precision, autocast
 from model.train.teacher import Teacher
 
 
-class Scoring(nn.Module):
+class Scoring(Trained):
     """Model and objectives.
 
     Args:
@@ -52,14 +48,14 @@ class Scoring(nn.Module):
             model.everywhere = any(objective.everywhere for objective in self.objectives)
         self.weights = dict(weights or {})
         self.teacher = teacher
-        self.detail_names: tuple[str, ...] = ()  # of what forward's third output holds; known after the first held-out batch
-        self._train = self._loss
+        self.detail_names: tuple[str, ...] = ()  # of what `predict` gives last; known after the first held-out batch
+        self._compiled = self._loss
         if compiled:
-            self._train = torch.compile(self._loss, dynamic=False, options={"fallback_random": device_type == "cpu"})
+            self._compiled = torch.compile(self._loss, dynamic=False, options={"fallback_random": device_type == "cpu"})
             if device_type == "cpu":  # what is kept for the backward pass costs more than to compute it again, masks above all
                 torch._functorch.config.aggressive_recomputation = True
 
-    def targets(self, batch: Batch) -> list[int]:
+    def targets(self, batch: Mapping[str, Any]) -> list[int]:
         """How many predictions each objective will make on a collated batch, known before the model runs."""
         return [objective.count(batch) for objective in self.objectives]
 
@@ -69,28 +65,24 @@ class Scoring(nn.Module):
         whole = sum(self.weights.get(name, 1.0) * part for name, part in zip(self.names, parts, strict=True))
         return None if math.isnan(whole) else whole
 
-    def forward(self, batch: Mapping[str, Tensor], counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Score a batch.
+    def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Trained.loss`; compiled while training."""
+        return (self._compiled if self.training else self._loss)(batch, counts)
 
-        Args:
-            batch: as `model.data.collate` makes it.
-            counts: float [objectives], what each summed loss is divided by, see above.
+    def _loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
+        sums, _ = self._sums(batch)
+        loss = total_loss(sums, {item.name: counts[number] for number, item in enumerate(sums)}, self.weights)
+        return loss, _figures(sums)
+
+    def predict(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """The figures of `loss` (never compiled, as held-out batches come in shapes of their own), and finer ones.
 
         Returns:
-            The loss to differentiate, fp32 scalar. Without gradient, float64: [2, objectives], each objective's summed loss in
-            nats and how many answers were right; and, of a model that is not in training, [2, details], the sums and
-            counts of the objectives' finer figures, named by `detail_names`.
+            float64 [2, objectives] as of `loss`, and float64 [2, details]: the sums and counts of the objectives' finer figures,
+            named by `detail_names`.
         """
-        run = self._train if self.training else self._score  # held-out batches come in shapes of their own
-        loss, figures, details = run(batch, counts)
-        return loss, figures, details
-
-    def _loss(self, batch: Mapping[str, Tensor], counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        loss, figures, _ = self._scored(batch, counts)
-        return loss, figures, figures.new_zeros(2, 0)
-
-    def _score(self, batch: Mapping[str, Tensor], counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        loss, figures, outputs = self._scored(batch, counts)
+        sums, outputs = self._sums(batch)
+        figures = _figures(sums)
         found = {
             f"{objective.name}_{name}": figure
             for objective in self.objectives
@@ -99,33 +91,19 @@ class Scoring(nn.Module):
         }
         self.detail_names = tuple(found)
         if not found:
-            return loss, figures, figures.new_zeros(2, 0)
-        return loss, figures, torch.stack([torch.stack(figure) for figure in found.values()], dim=1).double()
+            return figures, figures.new_zeros(2, 0)
+        return figures, torch.stack([torch.stack(figure) for figure in found.values()], dim=1).double()
 
-    def _scored(self, batch: Mapping[str, Tensor], counts: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        with autocast(self.precision, counts.device.type):
+    def _sums(self, batch: Mapping[str, Any]) -> tuple[list[LossSum], dict[str, Tensor]]:
+        """What each objective makes of the model's outputs, and these."""
+        with autocast(self.precision, batch["input_ids"].device.type):
             outputs: dict[str, Tensor] = self.model(batch)
             if self.teacher is not None:
                 outputs |= self.teacher(batch)
-        sums = [objective.score(outputs, batch) for objective in self.objectives]
-        loss = total_loss(sums, {item.name: counts[number] for number, item in enumerate(sums)}, self.weights)
-        summed = torch.stack([item.total.detach().double() for item in sums])
-        correct = torch.stack([item.correct.double() for item in sums])
-        return loss, torch.stack([summed, correct]), outputs
+        return [objective.score(outputs, batch) for objective in self.objectives], outputs
 
 
-def freeze_unused(scoring: Scoring, pad: int) -> list[str]:
-    """Stop training what no objective reaches (the pair head of a dataset without pairs); returns the parameters' names.
-
-    They have no gradient. Left alone they would still decay at ZeRO 1 to 3, which update flat slices of everything, and not
-    at stage 0: the result would depend on how training is spread.
-    """
-    training = scoring.training
-    loss, *_ = scoring.eval()({**blank(pad=pad), "mask_id": torch.tensor(-1)}, torch.ones(len(scoring.names)))
-    loss.backward()
-    scoring.train(training)
-    unused = [name for name, parameter in scoring.model.named_parameters() if parameter.grad is None]
-    for name, parameter in scoring.model.named_parameters():
-        parameter.grad = None
-        parameter.requires_grad_(name not in unused)
-    return unused
+def _figures(sums: Sequence[LossSum]) -> Tensor:
+    """Float64 [2, objectives], without gradient: summed losses, and how many answers were right."""
+    summed = torch.stack([item.total.detach().double() for item in sums])
+    return torch.stack([summed, torch.stack([item.correct.double() for item in sums])])

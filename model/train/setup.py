@@ -1,28 +1,28 @@
-"""What is put together before the first step: data, model, engine, and the checkpoint that training goes on from."""
+"""What a pretraining is put together from before its first step: data, model, objectives, the checkpoint it goes on from."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from model import checkpoint
-from model.data.layouts import Kind, layout_for
-from model.data.sampler import Sampler
+from model.data.collate import blank
+from model.data.layouts import layout_for
 from model.data.shards import Shards, verify
 from model.data.training import training_order, training_shards
-from model.families.config import ModelConfig
 from model.objectives import choose
-from model.train import sizing, state
-from model.train.compiling import decide
+from model.train import engines, sizing, state
+from model.train.compiling import compiling_seconds, decide
 from model.train.config import PretrainConfig
 from model.train.distributed import World
-from model.train.heldout import HeldOut
-from model.train.precision import DTYPES, Precision, resolve
-from model.train.scoring import Scoring, freeze_unused
-from model.train.start import build as new_network
-from model.train.start import start
+from model.train.heldout import HeldOut, HeldOutMeasure, Looks
+from model.train.interfaces import Recipe, Saved, Training
+from model.train.parameters import freeze_unused
+from model.train.precision import DTYPES, settle
+from model.train.scoring import Scoring
+from model.train.source import DatasetSource
+from model.train.start import Beginning, begin, build_network
 from model.train.teacher import load_teacher
 from pipeline.core import random_keys, storage
 from pipeline.core.errors import DataError, UsageError
@@ -32,41 +32,31 @@ from pipeline.dataset.schema import DatasetInfo
 
 _WEIGHTS = 2  # random stream, beside the sampler's
 TOKENIZER = "tokenizer"
-ZERO_STAGES = (0, 1, 2, 3)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Everything that stays the same while training."""
+    """A pretraining ready to run, and what its summary says of it beside."""
 
-    world: World
+    training: Training
+    scoring: Scoring
+    source: DatasetSource
+    heldout: HeldOut
+    looks: Looks
+    resumed: state.Resumed | None
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """An opened dataset."""
+
     info: DatasetInfo
     train: Shards
-    heldout: HeldOut
-    sampler: Sampler
-    plan: sizing.Plan
-    zero: int
-    precision: Precision
-    model: ModelConfig
-    scoring: Scoring
-    resumed: state.Resumed | None
+    heldout: Shards
     tokenizer: str
-    untrained: bool
-    fixed_predictions: int | None
-    layout: Kind
-    compiled: bool
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.scoring.parameters())
-
-    @property
-    def expected_first_loss(self) -> float | None:
-        """What guessing at random costs: ln V, and ln 2 for a pair task. Untrained weights must come near it."""
-        return self.scoring.chance(self.model.vocab_size) if self.untrained else None
 
 
 def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
@@ -76,88 +66,144 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         DataError: the dataset or every checkpoint is damaged, or there is nothing to train on.
         UsageError: the model cannot read the dataset, or the machine cannot run it like this.
     """
-    zero = build.execution.zero
-    if zero not in ZERO_STAGES:
-        raise UsageError(f"zero ({zero}) is no ZeRO stage; use 0, 1, 2 or 3")
     if not storage.is_local(build.path):
         raise UsageError(f"{build.path} is not on a local disk, where checkpoints must be renamed; train on one and copy")
-    dataset = build.inputs["dataset"]
-    world.first_decides(lambda: verify(dataset))
-    train = training_shards(dataset, config.dynamic)
-    if not len(train) or train.info is None:
-        raise DataError(f"{dataset} has no training rows ({TRAIN}-*.arrow); make a dataset from more text")
-    info = train.info
-    heldout = Shards(dataset, HELDOUT, info)
-    tokenizer = storage.join(dataset, TOKENIZER)
-    if not storage.is_dir(tokenizer):
-        raise DataError(f"{tokenizer} is missing, so no checkpoint could be used; make the dataset again")
+    data = open_dataset(build.inputs["dataset"], config.dynamic, world)
+    info, train = data.info, data.train
     path = build.inputs.get("teacher")
-    teacher = None if path is None else load_teacher(path, config.model, info, tokenizer)
-    begin = start(config.model, build.inputs.get("checkpoint"), info, tokenizer, teacher)
-    model = begin.model
+    teacher = None if path is None else load_teacher(path, config.model, info, data.tokenizer)
+    if teacher is not None:
+        teacher.to(world.device)
+    beginning = begin(config.model, build.inputs.get("checkpoint"), info, data.tokenizer, teacher)
+    model = beginning.model
+    config = config.model_copy(update={"model": model})
     names = choose(model, info, config.objectives, teacher.model if teacher else None)
-    plan = sizing.plan(config.global_batch, build.execution.micro_batch, model, info.length, world)
-    precision = resolve(config.precision, world.device)
-    zero = zero if world.size > 1 else 0  # there is nothing to share out among one
-    tokens = float(config.steps * plan.micro_batch * plan.accumulation * info.length)
-    choice = decide(build.execution.compile, model, tokens, train, world.device, precision, zero)
-    compiled = bool(world.first_decides(lambda: int(choice.compiled)))
-    fixed = train.most_predictions() if compiled else None
+    plan = sizing.plan(
+        config.global_batch, build.execution.micro_batch, model, info.length, world, teacher.model if teacher else None
+    )
     notes: list[str] = []
-    if choice.reason:
-        notes.append(f"not compiled: {choice.reason}")
-    resumed = _resumed(build, world, notes)
+    resumed = state.resume(build.path, build.fingerprint, world, notes)
+    precision = settle(config.precision, resumed.run.precision if resumed else None, world.device, notes)
     torch.manual_seed(int(random_keys.derive(config.seed, _WEIGHTS)))
-    network, lacking = new_network(begin)
+    network, lacking = build_network(beginning)
     if lacking:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(lacking)}")
-    if resumed is not None:
-        network.load_state_dict(resumed.weights)
+    parameters = sum(parameter.numel() for parameter in network.parameters())  # now: an engine may cut them
+    engine = engines.choose(
+        build.execution.engine, build.execution.zero, world.size, parameters, sizing.device_memory(world.device)
+    )
+    if engine.reason:
+        notes.append(f"engine {engine.name}: {engine.reason}")
+    tokens = float(config.steps * plan.micro_batch * plan.accumulation * info.length)
+    choice = decide(
+        build.execution.compile,
+        resumed.run.compiled if resumed else None,
+        model,
+        tokens,
+        train,
+        world.device,
+        precision,
+        engine.zero,
+    )
+    if choice.reason:
+        notes.append(f"not compiled: {choice.reason}")
+    compiled = bool(world.first_decides(lambda: int(choice.compiled)))
     scoring = Scoring(network, names, precision, compiled, world.device.type, model.loss_weights(), teacher)
-    unused = freeze_unused(scoring, info.special.pad)
+    unused = freeze_unused(scoring, {**blank(pad=info.special.pad), "mask_id": torch.tensor(-1)})
     if unused:
         notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
     networks = [network, *([teacher.network] if teacher else [])]
-    device, dtype = world.device, DTYPES[precision]
-    setup = Setup(
-        world=world,
+    source = DatasetSource(
+        shards=train,
         info=info,
-        train=train,
-        heldout=HeldOut(
-            shards=heldout,
-            rows=min(config.heldout_rows, len(heldout)),
-            batch=plan.micro_batch,
-            pad=info.special.pad,
-            mask=info.special.mask,
-            longest=info.length,
-            layout=layout_for(networks, device, dtype, packed_rows=info.packed),
-        ),
         sampler=training_order(train, config.seed, config.dynamic, config.global_batch, config.length_group),
-        plan=plan,
-        zero=zero,
-        precision=precision,
-        model=model,
-        scoring=scoring,
-        resumed=resumed,
-        tokenizer=tokenizer,
-        untrained=begin.state is None and not begin.taken,
-        fixed_predictions=fixed,
-        layout=layout_for(networks, device, dtype, compiled=compiled, packed_rows=info.packed),
-        compiled=compiled,
-        notes=notes,
+        global_batch=config.global_batch,
+        accumulation=plan.accumulation,
+        fixed_predictions=train.most_predictions() if compiled else None,
+        layout=layout_for(networks, world.device, DTYPES[precision], compiled=compiled, packed_rows=info.packed),
     )
-    world.first_decides(lambda: sizing.check_disk(build.path, setup.parameters, build.execution.keep_checkpoints))
-    return setup
+    wanted = min(config.heldout_rows, len(data.heldout))
+    looks = Looks.within(config.steps, config.global_batch, wanted, config.evaluate_every)
+    if min(looks.rows, looks.last) < wanted:
+        notes.append(
+            f"evaluations score {looks.rows} of {wanted} held-out rows, every {looks.every} steps, the last one {looks.last}:"
+            " more would take over 5% of the training"
+        )
+    heldout = HeldOut(
+        shards=data.heldout,
+        rows=looks.last,
+        batch=plan.micro_batch,
+        pad=info.special.pad,
+        mask=info.special.mask,
+        longest=info.length,
+        layout=layout_for(networks, world.device, DTYPES[precision], packed_rows=info.packed),
+    )
+    world.first_decides(lambda: sizing.check_disk(build.path, parameters, build.execution.keep_checkpoints))
+    training = Training(
+        path=build.path,
+        config=config.model_dump(mode="json"),
+        recipe=recipe(config, precision),
+        engine=engine,
+        source=source,
+        trained=scoring,
+        saved=Saved(model=model, heads=model.heads, tokenizer=data.tokenizer, dataset=info),
+        measure=HeldOutMeasure(scoring=scoring, heldout=heldout, world=world, looks=looks, steps=config.steps)
+        if wanted
+        else None,
+        micro_batch=plan.micro_batch,
+        accumulation=plan.accumulation,
+        compiled=compiled,
+        expected_first_loss=_chance(scoring, beginning),
+        log_every=config.lines_every,
+        notes=notes,
+        figures={"note": f"compiling the training step, about {compiling_seconds(model):.0f} s"} if compiled else {},
+    )
+    return Setup(
+        training=training,
+        scoring=scoring,
+        source=source,
+        heldout=heldout,
+        looks=looks,
+        resumed=resumed,
+        parameters=parameters,
+    )
 
 
-def _resumed(build: Build, world: World, notes: list[str]) -> state.Resumed | None:
-    """The newest usable checkpoint, which the first rank chooses; None where none was ever finished."""
+def open_dataset(path: str, dynamic: bool, world: World) -> Data:
+    """The dataset at `path`, its files compared with their hashes.
 
-    def choose() -> int:
-        directory = state.newest(build.path, build.fingerprint, notes)
-        return -1 if directory is None else int(directory.rsplit("-", 1)[1])
+    Raises:
+        DataError: a file is missing or damaged, or there are no rows to train on.
+    """
+    world.first_decides(lambda: verify(path))
+    train = training_shards(path, dynamic)
+    if not len(train) or train.info is None:
+        raise DataError(f"{path} has no training rows ({TRAIN}-*.arrow); make a dataset from more text")
+    tokenizer = storage.join(path, TOKENIZER)
+    if not storage.is_dir(tokenizer):
+        raise DataError(f"{tokenizer} is missing, so no checkpoint could be used; make the dataset again")
+    return Data(info=train.info, train=train, heldout=Shards(path, HELDOUT, train.info), tokenizer=tokenizer)
 
-    step = world.first_decides(choose)
-    if step < 0:
-        return None
-    return state.read(storage.join(build.path, checkpoint.STEPS, checkpoint.step_name(step)))
+
+def recipe(config: PretrainConfig, precision: str) -> Recipe:
+    """The config's, with what it leaves open settled."""
+    return Recipe(
+        steps=config.steps,
+        learning_rate=config.peak_learning_rate,
+        warmup=config.warmup,
+        seed=config.seed,
+        precision="bf16" if precision == "bf16" else "fp32",
+        optimizer=config.optimizer,
+        schedule=config.schedule,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        clip=config.clip,
+        max_skipped=config.max_skipped,
+    )
+
+
+def _chance(scoring: Scoring, beginning: Beginning) -> float | None:
+    """What guessing at random costs: ln V, and ln 2 for a pair task. Untrained weights must come near it."""
+    untrained = beginning.state is None and not beginning.taken
+    return scoring.chance(beginning.model.vocab_size) if untrained else None

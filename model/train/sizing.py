@@ -15,53 +15,81 @@ from pipeline.core.errors import ClozeError, UsageError
 
 CPU_TOKENS = 4096  # a micro-batch of 32 x 128: larger ones gain nothing on a CPU and cost memory
 CUDA_SHARE = 0.6  # of the GPU's memory, for activations; weights and optimizer have been taken off
+STATE_BYTES = 16  # a parameter's weight, gradient and two moments in fp32
+WEIGHT_BYTES = 4
 BYTES_A_WEIGHT = 12  # fp32 weight and two moments, in a checkpoint
 MASK_SHARE = 0.16  # of the positions are predicted, roughly
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How each step's samples are cut: among ranks, then into the same number of micro-batches on every rank."""
+    """How a rank's samples of a step are cut: the most in a micro-batch, and how many of these."""
 
-    global_batch: int
-    micro_batch: int  # the most sequences in one
+    micro_batch: int
     accumulation: int
 
-    def pieces(self, step: int, rank: int, world_size: int) -> list[tuple[int, int]]:
-        """The global sample numbers [start, stop) of the rank's micro-batches in step `step` (from 0); some may be empty."""
-        start = step * self.global_batch
-        mine = share(start, start + self.global_batch, rank, world_size)
-        return [share(*mine, part, self.accumulation) for part in range(self.accumulation)]
+
+def pieces(start: int, stop: int, rank: int, world_size: int, accumulation: int) -> list[tuple[int, int]]:
+    """The ranges [start, stop) of a rank's micro-batches of a step's samples; some may be empty, where there are few samples."""
+    mine = share(start, stop, rank, world_size)
+    return [share(*mine, part, accumulation) for part in range(accumulation)]
 
 
-def plan(global_batch: int, micro_batch: int | None, model: ModelConfig, length: int, world: World) -> Plan:
+def plan(
+    global_batch: int, micro_batch: int | None, model: ModelConfig, length: int, world: World, beside: ModelConfig | None = None
+) -> Plan:
     """Choose the micro-batch where it is left open.
+
+    Args:
+        global_batch: the most samples of a step.
+        micro_batch: what was asked for.
+        length: the most tokens of a sample.
+        beside: a teacher's config, which runs on the same batches.
 
     Raises:
         UsageError: more processes than sequences.
     """
     if world.size > global_batch:
         raise UsageError(
-            f"processes ({world.size}) is more than global_batch ({global_batch}); use a larger batch or fewer processes"
+            f"processes ({world.size}) is more than the batch ({global_batch}); use a larger batch or fewer processes"
         )
     if micro_batch is not None and micro_batch < 1:
         raise UsageError(f"micro_batch ({micro_batch}) must be at least 1; leave it out to have it chosen")
     rank_batch = -(-global_batch // world.size)
-    limit = min(micro_batch or fitting(model, length, world.device), rank_batch)
+    limit = min(micro_batch or fitting(model, length, world.device, beside), rank_batch)
     accumulation = -(-rank_batch // limit)
-    return Plan(global_batch, -(-rank_batch // accumulation), accumulation)
+    return Plan(-(-rank_batch // accumulation), accumulation)
 
 
-def fitting(model: ModelConfig, length: int, device: torch.device) -> int:
+def fitting(model: ModelConfig, length: int, device: torch.device, beside: ModelConfig | None = None) -> int:
     """Sequences of `length` tokens that fit a device at once: a careful guess, without activation checkpointing."""
     if device.type == "cpu":
         return max(1, CPU_TOKENS // length)
-    # 34 D + 5 N L bytes a token and layer in 16 bits (Korthikanti et al., 2022, equation 2), and fp32 logits three times.
-    layer = 34 * model.hidden_size + 5 * model.num_attention_heads * length
-    row = length * (model.num_hidden_layers * layer + MASK_SHARE * 3 * 4 * model.vocab_size)
-    memory = torch.cuda.get_device_properties(device).total_memory * CUDA_SHARE - 16 * approximate_parameters(model)
+    free, _ = torch.cuda.mem_get_info(device)
+    memory = free * CUDA_SHARE - STATE_BYTES * approximate_parameters(model)
+    row = activation_bytes(model, length)
+    if beside is not None:  # it keeps nothing for a backward pass, but its weights, a layer and its logits
+        memory -= WEIGHT_BYTES * approximate_parameters(beside)
+        row += activation_bytes(beside.model_copy(update={"num_hidden_layers": 1}), length)
     found = max(1, int(memory // row))
     return found if found < 8 else found - found % 8
+
+
+def device_memory(device: torch.device) -> int | None:
+    """Bytes of the device's own memory; None where it has none (a CPU)."""
+    return None if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[1])
+
+
+def activation_bytes(model: ModelConfig, length: int) -> float:
+    """What a row of `length` tokens keeps for the backward pass, roughly.
+
+    34 D + 5 N L bytes a token and layer in 16 bits (Korthikanti et al., 2022, equation 2), and fp32 logits three times: of the
+    positions that are predicted, or of all where a family learns from each.
+    """
+    layer = 34 * model.hidden_size + 5 * model.num_attention_heads * length
+    predicted = 1.0 if "lm" in model.heads else MASK_SHARE
+    row = length * (model.num_hidden_layers * layer + predicted * 3 * 4 * model.vocab_size)
+    return 2.0 * row if "discriminator" in model.heads else row  # a generator runs before it, at most as large
 
 
 def approximate_parameters(model: ModelConfig) -> int:

@@ -11,10 +11,10 @@ from pipeline.core.stage import Build, Outcome, Stage
 
 
 def run(config: PretrainConfig, build: Build) -> Outcome:
-    """Train on this rank; see `model.train.loop.run`."""
-    from model.train import loop
+    """Train on this rank; see `model.train.pretraining.run`."""
+    from model.train import pretraining
 
-    return loop.run(config, build)
+    return pretraining.run(config, build)
 
 
 def headline(summary: Mapping[str, Any]) -> str:
@@ -41,7 +41,8 @@ STAGE = Stage(
     run=run,
     inputs=("dataset",),
     optional_inputs=("checkpoint", "teacher"),
-    volatile=("metrics.jsonl", "skipped.jsonl"),
+    # a training state names the build and its packages, and checkpoint.json holds its hash
+    volatile=("metrics.jsonl", "skipped.jsonl", "checkpoints/*/checkpoint.json", "checkpoints/*/training/state.json"),
     worker="model",
     parallel=True,
     outputs=("checkpoint",),

@@ -28,7 +28,7 @@ DEFAULT_MODEL = "bert-base"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Beginning:
     """The model that training begins with.
 
     Attributes:
@@ -42,9 +42,9 @@ class Start:
     taken: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 
 
-def start(
+def begin(
     wanted: ModelConfig | None, path: str | None, info: DatasetInfo, pieces: str, teacher: Teacher | None = None
-) -> Start:
+) -> Beginning:
     """Settle on a model.
 
     Args:
@@ -60,27 +60,27 @@ def start(
     """
     if path is None:
         model = for_dataset(wanted or model_config(DEFAULT_MODEL), info)
-        return Start(model=model, taken=teacher.first_weights(model) if teacher else {})
+        return Beginning(model=model, taken=teacher.first_weights(model) if teacher else {})
     loaded = checkpoint.load(path)
     if wanted is not None:
         _check_same_shape(wanted, loaded, path)
     state = grown(loaded, tokenizer.load(pieces), path)
     model = loaded.model.model_copy(update={"vocab_size": len(state[WORD])})
-    return Start(model=for_dataset(model, info), state=state)
+    return Beginning(model=for_dataset(model, info), state=state)
 
 
-def build(begin: Start) -> tuple[PretrainingModel, list[str]]:
+def build_network(beginning: Beginning) -> tuple[PretrainingModel, list[str]]:
     """The model, and the names of what begins at random although there is a checkpoint.
 
     Raises:
         UsageError: the encoder's weights are not those of the config.
     """
-    network = new_model(begin.model)
-    if begin.state is None:
-        network.load_state_dict(begin.taken, strict=False)
+    network = new_model(beginning.model)
+    if beginning.state is None:
+        network.load_state_dict(beginning.taken, strict=False)
         return network, []
     own = network.state_dict()
-    given = {name: tensor for name, tensor in begin.state.items() if name in own}
+    given = {name: tensor for name, tensor in beginning.state.items() if name in own}
     lacking = sorted(own.keys() - given.keys())
     for name, tensor in own.items():
         if name in given and given[name].shape != tensor.shape:
@@ -89,7 +89,7 @@ def build(begin: Start) -> tuple[PretrainingModel, list[str]]:
                 " leave model out to take the checkpoint's"
             )
         if name in lacking and name.startswith("encoder."):
-            raise UsageError(f"the checkpoint lacks {name}; use a checkpoint of a {begin.model.family} model")
+            raise UsageError(f"the checkpoint lacks {name}; use a checkpoint of a {beginning.model.family} model")
     network.load_state_dict(given, strict=False)
     return network, lacking
 

@@ -1,10 +1,11 @@
 """Training checkpoints: everything that training needs to go on as if it had never stopped.
 
     checkpoints/step-00000200/   a checkpoint as `model.checkpoint` describes it, with in addition
-        training/state.json             step, counters, figures of the unfinished log window, the run's fingerprint
+        training/state.json             step, counters, figures of the unfinished log window; and, under `run`, how training was
+                                        begun: fingerprint, config, precision, engine, package versions
         training/optimizer.safetensors  <parameter>/<state> -> tensor, whole: no trace of ranks or ZeRO stages
 
-The order of the data is a function of the step, and dropout's random state is set anew from (seed, step, first row) at every
+The order of the data is a function of the step, and dropout's random state is set anew from (seed, step, first sample) at every
 micro-batch: so neither is saved. Files are written beside, synced, and renamed; older checkpoints go only after that.
 """
 
@@ -22,12 +23,12 @@ from typing import Any
 from torch import Tensor
 
 from model import checkpoint
-from model.families.config import ModelConfig
+from model.train.distributed import World
+from model.train.interfaces import Saved
 from pipeline.core import storage
 from pipeline.core.errors import ClozeError, DataError
-from pipeline.dataset.schema import DatasetInfo
 
-FORMAT = 1
+FORMAT = 2
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
 _SAVING = "_saving-"  # a leading underscore: no part of the artifact
@@ -41,15 +42,15 @@ class Progress:
     """How far training has come.
 
     Attributes:
-        step: steps done, skipped ones included; the samples consumed are step * global_batch.
+        step: steps done, skipped ones included.
         updates: optimizer steps that were applied.
         tokens: real tokens (no padding) that went forward and backward.
         skipped: steps that were skipped for a gradient that was not finite.
         skipped_in_a_row: those since the last update.
         window: running sums since the last logged step; see `model.train.metrics.Window`.
-        pending: the log line of this step, where its held-out evaluation was broken off by a stop.
+        pending: the log line of this step, where a stop broke off its measurement.
         first_loss: the loss before the first update.
-        best: the lowest held-out loss so far, and its step.
+        best: the best measurement so far, and its step.
     """
 
     step: int = 0
@@ -64,49 +65,79 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """How training was begun, which stays the same while it is resumed, except for engine and packages: those of the last session.
+
+    Attributes:
+        fingerprint: the artifact's.
+        build: the id of its making, which is also that of its MLflow run.
+        config: resolved.
+        precision: of the forward pass, decided.
+        compiled: whether it went through torch.compile.
+        engine: the engine's name.
+        zero: its ZeRO stage.
+        packages: versions by name.
+    """
+
+    fingerprint: str
+    build: str
+    config: Mapping[str, Any]
+    precision: str
+    compiled: bool
+    engine: str
+    zero: int
+    packages: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
     """A checkpoint that was read back."""
 
     path: str
     progress: Progress
+    run: Run
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
 
 
 def save(
-    build_path: str,
+    path: str,
     *,
     progress: Progress,
-    fingerprint: str,
-    model: ModelConfig,
-    dataset: DatasetInfo,
-    tokenizer: str,
-    heads: Mapping[str, Any],
+    run: Run,
+    saved: Saved,
     weights: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
     keep: int,
 ) -> str:
-    """Write the checkpoint of this step, then prune to the newest `keep`.
+    """Write the checkpoint of this step below `path`, then prune to the newest `keep`.
 
     Returns:
-        The checkpoint's path relative to `build_path`.
+        The checkpoint's path relative to `path`.
 
     Raises:
         ClozeError: the disk is full or broken. What was there before is untouched.
     """
     name = checkpoint.step_name(progress.step)
-    steps = Path(storage.filesystem(build_path)[1]) / checkpoint.STEPS
+    steps = Path(storage.filesystem(path)[1]) / checkpoint.STEPS
     partial, final = steps / f"{_SAVING}{name}", steps / name
-    content = {"format": FORMAT, "fingerprint": fingerprint, **asdict(progress)}
+    content = {"format": FORMAT, "run": asdict(run), **asdict(progress)}
     try:
         training = partial / checkpoint.TRAINING
         checkpoint.save_weights(
-            str(partial), model=model, state=weights, tokenizer=tokenizer, heads=heads, dataset=dataset, step=progress.step
+            str(partial),
+            model=saved.model,
+            state=weights,
+            tokenizer=saved.tokenizer,
+            heads=saved.heads,
+            task=saved.task,
+            dataset=saved.dataset,
+            step=progress.step,
         )
         checkpoint.write_tensors(str(training / OPTIMIZER), optimizer)
         storage.write_bytes(str(training / STATE), (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
         checkpoint.complete(str(partial))
-        for directory in (*(path for path in partial.rglob("*") if path.is_dir()), partial):
+        for directory in (*(below for below in partial.rglob("*") if below.is_dir()), partial):
             _sync(directory)
         partial.rename(final)
         _sync(steps)
@@ -116,28 +147,28 @@ def save(
             f"the checkpoint {final} could not be written ({error.strerror or error}); older ones are intact:"
             " free some space and run again"
         ) from error
-    prune(build_path, keep)
+    prune(path, keep)
     return f"{checkpoint.STEPS}/{name}"
 
 
-def prune(build_path: str, keep: int) -> None:
+def prune(path: str, keep: int) -> None:
     """Remove all but the newest `keep` complete checkpoints, and what interrupted saves have left."""
-    for directory in checkpoint.complete_steps(build_path)[: -max(1, keep)]:
+    for directory in checkpoint.complete_steps(path)[: -max(1, keep)]:
         shutil.rmtree(storage.filesystem(directory)[1])
-    steps = Path(storage.filesystem(build_path)[1]) / checkpoint.STEPS
+    steps = Path(storage.filesystem(path)[1]) / checkpoint.STEPS
     for leftover in steps.glob(f"{_SAVING}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def tidy(build_path: str) -> None:
+def tidy(path: str) -> None:
     """Leave what a finished artifact keeps: the newest checkpoint."""
-    prune(build_path, 1)
-    steps = Path(storage.filesystem(build_path)[1]) / checkpoint.STEPS
+    prune(path, 1)
+    steps = Path(storage.filesystem(path)[1]) / checkpoint.STEPS
     for damaged in steps.glob(f"{_DAMAGED}*"):
         shutil.rmtree(damaged, ignore_errors=True)
 
 
-def newest(build_path: str, fingerprint: str, notes: list[str]) -> str | None:
+def newest(path: str, fingerprint: str, notes: list[str]) -> str | None:
     """The newest checkpoint of this run that is whole, or None where none was ever finished.
 
     Args:
@@ -146,8 +177,8 @@ def newest(build_path: str, fingerprint: str, notes: list[str]) -> str | None:
     Raises:
         DataError: there are checkpoints, but none can be used, or they belong to another run.
     """
-    steps = Path(storage.filesystem(build_path)[1]) / checkpoint.STEPS
-    candidates = sorted((path for path in steps.glob("step-*") if path.is_dir()), reverse=True) if steps.is_dir() else []
+    steps = Path(storage.filesystem(path)[1]) / checkpoint.STEPS
+    candidates = sorted((found for found in steps.glob("step-*") if found.is_dir()), reverse=True) if steps.is_dir() else []
     for directory in candidates:
         try:
             checkpoint.verify(str(directory))
@@ -156,9 +187,10 @@ def newest(build_path: str, fingerprint: str, notes: list[str]) -> str | None:
             notes.append(f"DAMAGED CHECKPOINT PASSED OVER: {error}")
             log.warning("%s", notes[-1])
             continue
-        if found["fingerprint"] != fingerprint:
+        theirs = str(found["run"]["fingerprint"])
+        if theirs != fingerprint:
             raise DataError(
-                f"{directory} belongs to a run with other settings or data (fingerprint {str(found['fingerprint'])[:12]}, wanted"
+                f"{directory} belongs to a run with other settings or data (fingerprint {theirs[:12]}, wanted"
                 f" {fingerprint[:12]}); use another directory"
             )
         for damaged in candidates[: candidates.index(directory)]:  # out of the way of the step's next checkpoint
@@ -173,6 +205,21 @@ def newest(build_path: str, fingerprint: str, notes: list[str]) -> str | None:
     return None
 
 
+def resume(path: str, fingerprint: str, world: World, notes: list[str]) -> Resumed | None:
+    """The newest usable checkpoint below `path`, which the first rank chooses for all; None where none was ever finished.
+
+    Raises:
+        DataError: as for `newest`.
+    """
+
+    def choose() -> int:
+        directory = newest(path, fingerprint, notes)
+        return -1 if directory is None else int(directory.rsplit("-", 1)[1])
+
+    step = world.first_decides(choose)
+    return None if step < 0 else read(storage.join(path, checkpoint.STEPS, checkpoint.step_name(step)))
+
+
 def read(directory: str) -> Resumed:
     """The checkpoint at `directory`, which `newest` has verified."""
     content = _read_state(Path(directory))
@@ -181,6 +228,7 @@ def read(directory: str) -> Resumed:
     return Resumed(
         path=directory,
         progress=Progress(**values),
+        run=Run(**{name: content["run"][name] for name in Run.__dataclass_fields__}),
         weights=checkpoint.read_tensors(storage.join(directory, checkpoint.WEIGHTS)),
         optimizer=checkpoint.read_tensors(storage.join(training, OPTIMIZER)),
     )
@@ -190,8 +238,8 @@ def _read_state(directory: Path) -> dict[str, Any]:
     name = directory / checkpoint.TRAINING / STATE
     try:
         content: dict[str, Any] = json.loads(name.read_text(encoding="utf-8"))
-        missing = {"fingerprint", *Progress.__dataclass_fields__} - content.keys()
-        if content["format"] != FORMAT or missing:
+        missing = Progress.__dataclass_fields__.keys() - content.keys()
+        if content["format"] != FORMAT or missing or Run.__dataclass_fields__.keys() - content["run"].keys():
             raise DataError(
                 f"{name} has another format ({content['format']}, this program reads {FORMAT}); use another checkpoint"
             )

@@ -46,13 +46,14 @@ class Teacher:
         """What a student of these sizes takes over."""
         return first_weights(student, self.model, self.state)
 
+    def to(self, device: torch.device) -> None:
+        """Move to where the student is trained, before the first batch."""
+        self.network.to(device)
+        self.temperature = self.temperature.to(device)
+
     @torch.no_grad()
     def __call__(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`teacher_logits` [M, V] and `teacher_hidden` [B, L, D] of a batch, and the `temperature`."""
-        device = batch["input_ids"].device
-        if self.temperature.device != device:
-            self.network.to(device)
-            self.temperature = self.temperature.to(device)
         outputs = self.network(batch)
         return {
             "teacher_logits": outputs["mlm_logits"],

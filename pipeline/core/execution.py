@@ -42,8 +42,11 @@ class Execution(BaseModel):
     master: str = "127.0.0.1:0"
     """HOST:PORT of the first machine; on one machine port 0 lets the system choose."""
 
-    zero: int = Field(default=1, ge=0, le=3)
-    """DeepSpeed's ZeRO stage."""
+    engine: Literal["auto", "torch", "deepspeed"] = "auto"
+    """What runs training steps; auto takes DeepSpeed where a ZeRO stage is asked for or a device is too small, else torch."""
+
+    zero: int | None = Field(default=None, ge=0, le=3)
+    """DeepSpeed's ZeRO stage: 1 shares out the optimizer's state, 2 gradients, too, 3 weights, too; 0 nothing."""
 
     micro_batch: int | None = Field(default=None, ge=1)
     """Sequences that a process takes at once; without it, chosen from the global batch and the memory."""

@@ -16,9 +16,10 @@ from model.families.bert.hub import HUB
 from model.families.config import for_dataset
 from model.families.models import new_model
 from model.objectives import objectives, total_loss
-from model.train.optimizers import adamw, parameter_groups
+from model.train.optimizers.adamw import adamw
+from model.train.parameters import parameter_groups
 from model.train.schedules import factor
-from model.train.setup import _WEIGHTS
+from model.train.setup import _WEIGHTS, recipe
 from pipeline.core import random_keys
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here
@@ -30,7 +31,7 @@ STEPS = 100
 def losses(model: nn.Module, loss_of: Any, settings: Any, batches: list[dict[str, Tensor]]) -> list[float]:
     """The loop that anybody would write."""
     model.train()
-    optimizer = adamw(parameter_groups(model, settings.weight_decay), settings)
+    optimizer = adamw(parameter_groups(model, recipe(settings, "fp32")), recipe(settings, "fp32"))
     found = []
     for step, batch in enumerate(batches):
         loss = loss_of(model, batch)

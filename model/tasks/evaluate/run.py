@@ -7,13 +7,14 @@ from typing import Any
 from model import checkpoint
 from model.tasks.evaluate.config import EvaluateConfig
 from model.tasks.files import METRICS, PREDICTIONS, write_json
-from model.tasks.hardware import alone
 from model.tasks.heads import trained_network
 from model.tasks.objective import TaskObjective
 from model.tasks.predict import predict
 from model.tasks.split import encoded
 from model.tasks.table import load_task
 from model.tasks.task import task_source
+from model.train.distributed import join
+from model.train.precision import resolve
 from pipeline import tokenizer
 from pipeline.core.errors import UsageError
 from pipeline.core.stage import Build, Outcome
@@ -28,7 +29,8 @@ def run(config: EvaluateConfig, build: Build) -> Outcome:
         UsageError: the checkpoint was not fine-tuned, or the task's data was not named.
         DataError: the checkpoint or the data is missing or damaged, or holds an answer that the model cannot give.
     """
-    world, precision = alone(build.execution, config.precision)
+    world = join(build.execution)
+    precision = resolve(config.precision, world.device)
     path = build.inputs["finetune"]
     loaded = checkpoint.load(path)
     meaning = loaded.task

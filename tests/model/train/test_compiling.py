@@ -12,6 +12,7 @@ from model.data.shards import Shards
 from model.families.presets import model_config
 from model.train import compiling
 from model.train.compiling import decide, full
+from pipeline.core.errors import UsageError
 from tests.model.datasets import write_dataset
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
@@ -28,7 +29,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Shards:
 def compiled(rows: Shards, wanted: bool | None = None, tokens: float = LONG, **changes: Any) -> bool:
     values: dict[str, Any] = {"model": "bert-mini", "device": CPU, "precision": "bf16", "zero": 1, **changes}
     model = model_config(values.pop("model"), vocab_size=1000)
-    return decide(wanted, model, tokens, rows, **values).compiled
+    return decide(wanted, values.pop("recorded", None), model, tokens, rows, **values).compiled
 
 
 def test_a_long_run_is_and_a_short_one_is_not(rows: Shards) -> None:
@@ -46,6 +47,20 @@ def test_what_was_asked_for_is_done(rows: Shards) -> None:
     assert not compiled(rows, False)
 
 
+def test_what_cannot_be_compiled_is_refused_even_if_asked_for(rows: Shards) -> None:
+    with pytest.raises(UsageError, match=r"compile \(true\) is not for ZeRO stage 3"):
+        compiled(rows, True, zero=3)
+    with pytest.raises(UsageError, match=r"compile \(true\) is not for models of the family longformer"):
+        compiled(rows, True, model="longformer-tiny")
+
+
+def test_what_a_checkpoint_records_is_gone_on_with(rows: Shards) -> None:
+    assert compiled(rows, recorded=True, tokens=1)
+    assert not compiled(rows, recorded=False)
+    with pytest.raises(UsageError, match=r"compile \(false\) is not how the checkpoint .* was trained \(true\)"):
+        compiled(rows, False, recorded=True)
+
+
 def test_where_compiling_gains_nothing_or_is_not_known_to(
     rows: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,9 +69,9 @@ def test_where_compiling_gains_nothing_or_is_not_known_to(
     ragged = Shards(write_dataset(tmp_path / "ragged"))  # rows at least half as long as they may be
     assert full(ragged) == pytest.approx(0.75, abs=0.05)
     assert not compiled(ragged)
-    assert not decide(None, model_config("bert-mini"), LONG, rows, torch.device("cuda"), "bf16", 1).compiled
+    assert not decide(None, None, model_config("bert-mini"), LONG, rows, torch.device("cuda"), "bf16", 1).compiled
     monkeypatch.setattr(compiling, "_compiler", lambda: None)
-    assert decide(None, model_config("bert-mini"), LONG, rows, CPU, "bf16", 1) == compiling.Decision(
+    assert decide(None, None, model_config("bert-mini"), LONG, rows, CPU, "bf16", 1) == compiling.Decision(
         False, "there is no C++ compiler"
     )
 
@@ -66,3 +81,5 @@ def test_packed_rows_are_left_as_they_are(tmp_path: Path) -> None:
     corpus, vocab = write_corpus(tmp_path / "corpus", made_documents(40)), write_vocab(tmp_path)
     packed = Shards(make(corpus, vocab, tmp_path / "packed", recipe="packed", length=32).artifact)
     assert full(packed) == 0.0
+    with pytest.raises(UsageError, match=r"compile \(true\) is not for packed rows"):
+        compiled(packed, True)

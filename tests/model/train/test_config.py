@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from model.families.bert.config import BertConfig
 from model.families.presets import model_config
 from model.train import precision, sizing
-from model.train.config import OPTIMIZERS, PretrainConfig
+from model.train.config import PretrainConfig
 from model.train.distributed import World
-from model.train.optimizers import OPTIMIZERS as BUILDERS
-from model.train.optimizers import parameter_groups
+from model.train.heldout import FEWEST_ROWS, FORWARD_COST, SHARE, Looks
+from model.train.parameters import parameter_groups
 from model.train.schedules import SCHEDULES, factor
+from model.train.setup import recipe
 from model.train.stage import STAGE
 from pipeline.core.config import parse_config
 from pipeline.core.errors import ClozeError, UsageError
@@ -31,18 +32,14 @@ def _imported(code: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split())
 
 
-def test_importing_the_trainer_leaves_beam_out() -> None:
-    found = _imported("import model.train.loop, model.train.engine, model.train.stage")
-    assert "deepspeed" in found
-    assert not {"apache_beam", "prefect", "mlflow"} & found
+def test_importing_the_trainer_leaves_beam_and_deepspeed_out() -> None:
+    found = _imported("import model.train.pretraining, model.train.engines.torch, model.tasks.finetune")
+    assert "torch" in found
+    assert not {"apache_beam", "prefect", "mlflow", "deepspeed"} & found
 
 
 def test_the_command_line_loads_nothing_heavy() -> None:
     assert not {"torch", "deepspeed", "transformers", "safetensors", "tokenizers"} & _imported("import model.train.stage")
-
-
-def test_the_table_of_optimizers_is_the_one_that_config_names() -> None:
-    assert set(OPTIMIZERS) == set(BUILDERS)
 
 
 @pytest.mark.parametrize(
@@ -107,20 +104,34 @@ def test_schedules_end_where_they_should() -> None:
     assert factor("constant", 99, 100, 10) == 1.0
 
 
-def test_logging_and_evaluation_happen_at_the_ends() -> None:
-    config = PretrainConfig(steps=1234)
-    assert config.logs(1)
-    assert config.logs(1234)
-    assert config.evaluates(1234)
-    assert sum(config.evaluates(step) for step in range(1, 1235)) == 11
-    assert PretrainConfig(steps=1).evaluates(1)
+def test_log_lines_are_a_hundred_of_a_short_run() -> None:
+    assert PretrainConfig(steps=1234).lines_every == 12
+    assert PretrainConfig(steps=1_000_000).lines_every == 100
+    assert PretrainConfig(steps=5).lines_every == 1
+
+
+@given(st.integers(1, 20_000), st.integers(1, 512), st.integers(1, 4096))
+def test_evaluations_take_a_twentieth_of_the_time(steps: int, batch: int, wanted: int) -> None:
+    looks = Looks.within(steps, batch, wanted, None)
+    on_the_way = (steps - 1) // looks.every
+    cost = (on_the_way * looks.rows + looks.last) * FORWARD_COST
+    assert cost <= max(SHARE * steps * batch, FEWEST_ROWS * FORWARD_COST) * 1.001
+    assert on_the_way <= 18  # ten wanted; an interval is a whole number of steps
+    assert max(looks.rows, looks.last) <= wanted
+
+
+def test_an_interval_that_was_asked_for_is_kept() -> None:
+    assert Looks.within(5500, 32, 2048, None) == Looks(550, 2048, 2048)
+    assert Looks.within(100, 32, 2048, None) == Looks(25, 80, 240)
+    assert Looks.within(100, 32, 2048, 10) == Looks(10, FEWEST_ROWS, 240)
+    assert Looks.within(1, 8, 24, None) == Looks(1, 24, 24)
 
 
 def test_decay_is_on_matrices_alone() -> None:
     from model.families.models import new_model
 
     model = new_model(model_config("bert-tiny", vocab_size=50))
-    decayed, others = parameter_groups(model, 0.01)
+    decayed, others = parameter_groups(model, recipe(PretrainConfig(), "fp32"))
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.01, 0.0)
     assert all("bias" in names[id(p)] or "norm" in names[id(p)] for p in others["params"])
@@ -131,13 +142,13 @@ def test_decay_is_on_matrices_alone() -> None:
 @given(st.integers(1, 70), st.integers(1, 6), st.one_of(st.none(), st.integers(1, 40)), st.integers(0, 3))
 @settings(max_examples=80, deadline=None)
 def test_every_sample_of_a_step_is_in_one_micro_batch(batch: int, size: int, micro: int | None, step: int) -> None:
-    world = World(0, size, size, CPU)
+    world = World(0, size, CPU)
     if size > batch:
-        with pytest.raises(UsageError, match=r"processes \(\d+\) is more than global_batch"):
+        with pytest.raises(UsageError, match=r"processes \(\d+\) is more than the batch"):
             sizing.plan(batch, micro, BertConfig(), 128, world)
         return
     plan = sizing.plan(batch, micro, BertConfig(), 128, world)
-    pieces = [plan.pieces(step, rank, size) for rank in range(size)]
+    pieces = [sizing.pieces(step * batch, (step + 1) * batch, rank, size, plan.accumulation) for rank in range(size)]
     assert {len(piece) for piece in pieces} == {plan.accumulation}
     samples = [sample for piece in pieces for low, high in piece for sample in range(low, high)]
     assert samples == list(range(step * batch, (step + 1) * batch))

@@ -64,7 +64,7 @@ def test_the_last_log_line_scores_the_checkpoint(dataset: str, tmp_path: Path) -
     loaded = checkpoint.load(str(run.checkpoint))
     module = scoring_module.Scoring(restore(loaded.model, loaded.state), ("mlm", "nsp"), "fp32")
     heldout = HeldOut(shards=Shards(dataset, "heldout"), rows=24, batch=7, pad=0, mask=4, longest=32)
-    found = evaluate(module, heldout, World(0, 1, 1, torch.device("cpu")))
+    found = evaluate(module, heldout, World(0, 1, torch.device("cpu")))
     assert run.outcome is not None
     assert found["heldout_loss"] == pytest.approx(run.outcome.summary["heldout_loss"], abs=2e-6)
     assert found["heldout_nsp_accuracy"] == pytest.approx(run.outcome.summary["heldout_nsp_accuracy"])
@@ -91,7 +91,7 @@ def test_stopping_and_going_on_changes_no_byte(dataset: str, tmp_path: Path) -> 
     assert digests(halves.checkpoint) == digests(straight.checkpoint)
     timeless = [
         [
-            {name: value for name, value in line.items() if name not in ("tokens_per_second", "time")}
+            {name: value for name, value in line.items() if name not in ("tokens_per_second", "data_wait", "time")}
             for line in lines(run / "metrics.jsonl")
         ]
         for run in (tmp_path / "straight", tmp_path / "halves")
@@ -101,8 +101,9 @@ def test_stopping_and_going_on_changes_no_byte(dataset: str, tmp_path: Path) -> 
 
 
 def test_a_stop_within_an_evaluation_is_made_up_for(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from model.train import loop
+    from model.train import heldout as module
     from model.train.distributed import StopRequest
+    from model.train.interfaces import Interrupted
 
     settings = config(steps=6, evaluate_every=3)
     straight = here(settings, dataset, tmp_path / "straight")
@@ -111,10 +112,10 @@ def test_a_stop_within_an_evaluation_is_made_up_for(dataset: str, tmp_path: Path
     def asked_later(scoring: Any, heldout: Any, world: Any, stop_asked: Any) -> dict[str, float]:
         calls.append(1)
         if len(calls) == 1:
-            raise loop.Interrupted
+            raise Interrupted
         return evaluate(scoring, heldout, world, stop_asked)
 
-    monkeypatch.setattr(loop, "evaluate", asked_later)
+    monkeypatch.setattr(module, "evaluate", asked_later)
     assert StopRequest().asked is False
     with pytest.raises(ClozeError, match="stopped after step 3 of 6"):
         here(settings, dataset, tmp_path / "stopped")

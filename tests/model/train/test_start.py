@@ -9,7 +9,7 @@ import torch
 
 from model import checkpoint
 from model.families.presets import model_config
-from model.train.start import WORD, build, start
+from model.train.start import WORD, begin, build_network
 from pipeline import tokenizer
 from pipeline.core.errors import UsageError
 from tests.tiny_models import PIECES, dataset_info, tiny_config, write_checkpoint, write_tokenizer
@@ -25,17 +25,17 @@ def wider(directory: Path, pieces: list[str]) -> str:
 def test_without_a_checkpoint_the_model_is_the_wanted_one_or_bert_base(tmp_path: Path) -> None:
     pieces = write_tokenizer(tmp_path)
     info = dataset_info(pieces)
-    assert start(model_config("bert-tiny"), None, info, pieces).model.hidden_size == 128
-    begin = start(None, None, info, pieces)
-    assert (begin.model.hidden_size, begin.model.vocab_size, begin.state) == (768, len(PIECES), None)
+    assert begin(model_config("bert-tiny"), None, info, pieces).model.hidden_size == 128
+    beginning = begin(None, None, info, pieces)
+    assert (beginning.model.hidden_size, beginning.model.vocab_size, beginning.state) == (768, len(PIECES), None)
 
 
 def test_weights_go_on_unchanged(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
     pieces = write_tokenizer(tmp_path / "other")
-    begin = start(None, directory, dataset_info(pieces), pieces)
-    assert begin.model == tiny_config()
-    network, lacking = build(begin)
+    beginning = begin(None, directory, dataset_info(pieces), pieces)
+    assert beginning.model == tiny_config()
+    network, lacking = build_network(beginning)
     assert lacking == []
     loaded = checkpoint.load(directory)
     assert all(tensor.equal(loaded.state[name]) for name, tensor in network.state_dict().items())
@@ -44,10 +44,10 @@ def test_weights_go_on_unchanged(tmp_path: Path) -> None:
 def test_a_grown_vocabulary_begins_as_the_mean_of_what_the_words_were(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
     pieces = wider(tmp_path / "wide", [*PIECES, "catdog", "##walk"])
-    begin = start(None, directory, dataset_info(pieces), pieces)
-    assert begin.model.vocab_size == len(PIECES) + 2
+    beginning = begin(None, directory, dataset_info(pieces), pieces)
+    assert beginning.model.vocab_size == len(PIECES) + 2
     loaded = checkpoint.load(directory)
-    network, _ = build(begin)
+    network, _ = build_network(beginning)
     rows = network.state_dict()[WORD]
     assert rows[: len(PIECES)].equal(loaded.state[WORD])
     known = tokenizer.load(loaded.tokenizer)
@@ -63,18 +63,18 @@ def test_another_vocabulary_is_refused_by_its_first_other_piece(tmp_path: Path) 
     with pytest.raises(
         UsageError, match=r"does not fit the embedding of .*: id 7 is 'cat' there and 'elephant' in the dataset"
     ):
-        start(None, directory, dataset_info(pieces), pieces)
+        begin(None, directory, dataset_info(pieces), pieces)
     shorter = wider(tmp_path / "short", PIECES[:-2])
     with pytest.raises(UsageError, match="and nothing in the dataset"):
-        start(None, directory, dataset_info(shorter), shorter)
+        begin(None, directory, dataset_info(shorter), shorter)
 
 
 def test_a_model_beside_a_checkpoint_must_be_the_same(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
     pieces = write_tokenizer(tmp_path / "other")
     info = dataset_info(pieces)
-    assert start(tiny_config(hidden_dropout=0.1), directory, info, pieces).model.hidden_size == 16
+    assert begin(tiny_config(hidden_dropout=0.1), directory, info, pieces).model.hidden_size == 16
     with pytest.raises(UsageError, match=r"hidden_size \(128\) is not that of the checkpoint .* \(16\); leave model out"):
-        start(model_config("bert-tiny"), directory, info, pieces)
+        begin(model_config("bert-tiny"), directory, info, pieces)
     with pytest.raises(UsageError, match=r"family \(roberta\) is not that of the checkpoint"):
-        start(model_config("roberta-tiny"), directory, info, pieces)
+        begin(model_config("roberta-tiny"), directory, info, pieces)

@@ -1,0 +1,81 @@
+"""Where a run's time goes: training, waiting for data, measuring, saving. It is told and recorded, and nothing follows from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+class Clock:
+    """The clock of one session: from the start, or the last resume, to the end.
+
+    Tokens a second are those of what the user waits for: steps and the wait for their data. Measuring and saving are told as shares.
+    The first step allocates and compiles, so it takes no part in the figures of the whole session.
+    """
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._at = self._started  # when the step that runs began
+        self._tokens = self._seconds = self._waited = 0.0  # since the last log line
+        self._all_tokens = self._all_seconds = self._all_waited = 0.0  # since the end of the first step
+        self._waiting = 0.0  # of the step that runs
+        self._aside = {"measuring": 0.0, "saving": 0.0}
+        self._aside_before = 0.0
+        self._warm = False
+
+    def waited_for(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items; what the next one lets us wait is counted."""
+        iterator = iter(items)
+        while True:
+            began = time.perf_counter()
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            self._waiting += time.perf_counter() - began
+            yield item
+
+    @contextmanager
+    def aside(self, what: str) -> Iterator[None]:
+        """The block is no part of any step: `measuring` or `saving`."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._aside[what] += time.perf_counter() - began
+
+    def begin(self) -> None:
+        """The first step's data may be asked for now."""
+        self._at, self._aside_before = time.perf_counter(), sum(self._aside.values())
+
+    def step(self, tokens: int) -> None:
+        """A step of so many real tokens is done."""
+        now, aside = time.perf_counter(), sum(self._aside.values())
+        seconds = now - self._at - (aside - self._aside_before)
+        self._tokens, self._seconds, self._waited = self._tokens + tokens, self._seconds + seconds, self._waited + self._waiting
+        if self._warm:
+            self._all_tokens, self._all_seconds = self._all_tokens + tokens, self._all_seconds + seconds
+            self._all_waited += self._waiting
+        self._warm, self._waiting = True, 0.0
+        self._at, self._aside_before = now, aside
+
+    def line(self) -> dict[str, float]:
+        """Of the steps since the last call: real tokens a second, and the share of the time that data was waited for."""
+        seconds = max(self._seconds, 1e-9)
+        found = {"tokens_per_second": round(self._tokens / seconds, 1), "data_wait": round(self._waited / seconds, 4)}
+        self._tokens = self._seconds = self._waited = 0.0
+        return found
+
+    def session(self) -> dict[str, float | None]:
+        """Of the whole session; None where there was but one step."""
+        wall = max(time.perf_counter() - self._started, 1e-9)
+        return {
+            "tokens_per_second": round(self._all_tokens / self._all_seconds, 1) if self._all_seconds else None,
+            "data_wait": round(self._all_waited / self._all_seconds, 4) if self._all_seconds else None,
+            "evaluation_share": round(self._aside["measuring"] / wall, 4),
+            "checkpoint_share": round(self._aside["saving"] / wall, 4),
+        }

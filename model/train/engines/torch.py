@@ -1,0 +1,90 @@
+"""The engine of plain torch: every rank holds everything; see `model.train.engines.protocol` for what the methods promise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from model.train.distributed import World
+from model.train.engines.gradients import GradientSums
+from model.train.interfaces import Recipe, Trained
+from model.train.optimizers import optimizer_kind
+from model.train.parameters import clip, gradient_norm, parameter_groups, set_learning_rate, trained_parameters
+
+
+def engine(trained: Trained, recipe: Recipe, world: World, *, zero: int, micro_batch: int, accumulation: int) -> TorchEngine:
+    """The engine; how the batch is cut makes no difference to it."""
+    del zero, micro_batch, accumulation
+    return TorchEngine(trained, recipe, world)
+
+
+class TorchEngine:
+    """One process, or several whose gradients are added up."""
+
+    def __init__(self, trained: Trained, recipe: Recipe, world: World) -> None:
+        self._world, self._clip = world, recipe.clip
+        self._trained = trained.to(world.device)
+        self._model = trained.model
+        self._parameters = dict(trained_parameters(self._model))
+        self._kind = optimizer_kind(recipe.optimizer)
+        self._optimizer = self._kind.build(parameter_groups(self._model, recipe), recipe)
+        self._sums: GradientSums | None = None
+        if world.size > 1:
+            with torch.no_grad():
+                for tensor in self._model.state_dict(keep_vars=True).values():  # whatever made them, all begin with the same
+                    distributed.broadcast(tensor, 0)
+            self._sums = GradientSums(list(self._parameters.values()))
+
+    def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
+        loss, figures = self._trained(batch, counts)
+        if self._sums is not None and last:
+            self._sums.begin()
+        loss.backward()
+        if self._sums is not None and last:
+            self._sums.finish()
+        detached: Tensor = figures.detach()
+        return detached
+
+    def step(self, learning_rate: float) -> Tensor:
+        set_learning_rate(self._optimizer, learning_rate)
+        parameters = list(self._parameters.values())
+        if self._world.device.type == "cuda" and self._kind.skips:
+            # The device decides whether to update, and the host reads of it later: it is never waited for here.
+            norm = gradient_norm(parameters)
+            if self._clip > 0:
+                torch.nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
+            self._optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
+            self._optimizer.step()
+        else:
+            found = clip(parameters, self._clip)
+            norm = torch.tensor(found, dtype=torch.float64)
+            if math.isfinite(found):
+                self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def weights(self) -> dict[str, Tensor]:
+        whole = self._model.state_dict() if self._world.first else {}
+        return {name: value.to("cpu", copy=True) for name, value in whole.items()}
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        if not self._world.first or not self._optimizer.state:
+            return {}
+        return {
+            f"{name}/{key}": self._optimizer.state[parameter][key].detach().to("cpu", copy=True)
+            for name, parameter in self._parameters.items()
+            for key in self._kind.state
+        }
+
+    def load_optimizer_state(self, state: Mapping[str, Tensor], updates: int) -> None:
+        if updates == 0:
+            return
+        for name, parameter in self._parameters.items():
+            self._optimizer.state[parameter] = {
+                "step": torch.tensor(float(updates), device=parameter.device),
+                **{key: state[f"{name}/{key}"].to(parameter.device, copy=True) for key in self._kind.state},
+            }

@@ -1,0 +1,75 @@
+"""Which parameters are trained, in which groups, and how long their gradient may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.train.interfaces import Recipe, Trained
+
+
+def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The trained parameters by the model's own names, each once."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            yield name, parameter
+
+
+def freeze_unused(trained: Trained, batch: Mapping[str, Any]) -> list[str]:
+    """Stop training what no objective reaches (the pair head of a dataset without pairs); returns the parameters' names.
+
+    They have no gradient. Left alone they would still decay where ranks exchange flat gradients or share out the optimizer's
+    state, and not elsewhere: the result would depend on how training is spread.
+
+    Args:
+        batch: a blank one, on the device of the weights.
+    """
+    training = trained.training
+    loss, _ = trained.eval()(batch, torch.ones(len(trained.names), device=batch["input_ids"].device))
+    loss.backward()
+    trained.train(training)
+    unused = [name for name, parameter in trained.model.named_parameters() if parameter.grad is None]
+    for name, parameter in trained.model.named_parameters():
+        parameter.grad = None
+        parameter.requires_grad_(name not in unused)
+    return unused
+
+
+def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+    """The optimizer's groups: weight decay on matrices alone, not on biases and norms (google-research/bert, optimization.py).
+
+    Each has its `weight_decay` and its `rate`, what the learning rate is multiplied with. Matrices come first.
+    """
+    found: dict[tuple[bool, float], dict[str, Any]] = {}
+    for decays in (True, False):
+        for name, parameter in trained_parameters(model):
+            if (parameter.ndim > 1) is decays:
+                rate = recipe.rate(name)
+                decay = recipe.weight_decay if decays else 0.0
+                group = found.setdefault((decays, rate), {"params": [], "weight_decay": decay, "rate": rate})
+                group["params"].append(parameter)
+    return list(found.values())
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Give every group `learning_rate` times its own `rate`."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group["rate"]
+
+
+def gradient_norm(parameters: list[nn.Parameter]) -> Tensor:
+    """The gradient's norm, a scalar on its device."""
+    return torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+
+
+def clip(parameters: list[nn.Parameter], largest: float) -> float:
+    """Scale the gradient down to the norm `largest`, if it is longer (0: never); returns what its norm was. Waits for the device."""
+    norm = gradient_norm(parameters)
+    found = float(norm)
+    if 0 < largest < found < math.inf:  # most steps of a trained model need none: a pass over all gradients less
+        torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm)
+    return found

@@ -1,0 +1,80 @@
+"""The stage pretrain, once torch is there: prepare, train, say what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from model.train.config import PretrainConfig
+from model.train.distributed import StopRequest, World, join
+from model.train.heldout import unigram_baselines
+from model.train.loop import Finished, train
+from model.train.setup import Setup, prepare
+from pipeline.core.stage import Build, Outcome
+
+UNIGRAM_ROWS = 20_000  # training rows that the context-free baseline is counted from
+TOLD = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")  # in every summary, even where there are no held-out rows
+
+
+def run(config: PretrainConfig, build: Build) -> Outcome:
+    """Train on this rank, from the newest checkpoint of the same run below `build.path` if there is one.
+
+    Returns:
+        The true outcome on rank 0, an empty one on the others.
+
+    Raises:
+        Stopped: SIGTERM or SIGINT came to any rank; a checkpoint is saved.
+        DataError: the dataset or every checkpoint is damaged.
+        UsageError: config, machine and dataset do not fit together.
+        ClozeError: the disk is full, or too many steps in a row had no finite gradient.
+    """
+    with StopRequest.heeded() as stop:
+        world = join(build.execution)
+        if world.first:
+            build.report.progress(0, config.steps, "steps", {"note": "reading the dataset, building the model"})
+        setup = prepare(config, build, world)
+        finished = train(setup.training, build, world, stop, setup.resumed, build.report)
+        return _outcome(setup, finished, build, world) if world.first else Outcome()
+
+
+def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Outcome:
+    training, progress, last = setup.training, finished.progress, finished.last
+    build.counters["steps/skipped"] += progress.skipped
+    build.counters["steps/applied"] += progress.updates
+    summary = {
+        "steps": progress.step,
+        "objectives": list(setup.scoring.names),
+        "loss": last.get("loss"),
+        "first_loss": progress.first_loss,
+        **{name: last.get(name) for name in TOLD},
+        **{name: value for name, value in last.items() if name.startswith("heldout_")},
+        "heldout_rows": setup.looks.last,
+        "best_heldout": progress.best,
+        **_baselines(setup),
+        **finished.session,
+        "tokens_per_second": finished.session["tokens_per_second"] or last.get("tokens_per_second"),
+        "checkpoint": finished.checkpoint,
+        "precision": training.recipe.precision,
+        "compiled": training.compiled,
+        "device": str(world.device.type),
+        "world_size": world.size,
+        "engine": training.engine.name,
+        "zero": training.engine.zero,
+        "micro_batch": training.micro_batch,
+        "accumulation": training.accumulation,
+        "learning_rate": training.recipe.learning_rate,
+        "parameters": setup.parameters,
+        "tokens": progress.tokens,
+        "skipped_steps": progress.skipped,
+    }
+    return Outcome(rows=setup.source.samples(progress.step), tokens=progress.tokens, summary=summary)
+
+
+def _baselines(setup: Setup) -> dict[str, Any]:
+    """What a guesser that sees no context would lose; of the masked tokens."""
+    found: dict[str, Any] = {"unigram_entropy": None}
+    if "mlm" in setup.scoring.names:
+        train = setup.source.shards
+        counted = replace(setup.heldout, shards=train, rows=min(len(train), UNIGRAM_ROWS))
+        found |= unigram_baselines(counted, setup.heldout, setup.training.saved.model.vocab_size)
+    return found

@@ -1,0 +1,63 @@
+"""A dataset's rows as the batches of a pretraining; see `model.train.interfaces.Source`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from model.data.collate import blank, collate
+from model.data.layouts import Kind
+from model.data.sampler import Sampler
+from model.data.shards import Shards
+from model.train.interfaces import MicroBatch, Work
+from model.train.sizing import pieces
+from pipeline.dataset.schema import DatasetInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSource:
+    """The same number of samples in each step, shared out among the ranks, then among each rank's micro-batches.
+
+    Attributes:
+        shards: the rows.
+        info: what they say of themselves.
+        sampler: sample's number -> row and mask copy.
+        global_batch: samples a step.
+        accumulation: micro-batches a step and rank.
+        fixed_predictions: for compiled models: every batch has one shape, and this many masked positions a row.
+        layout: how tokens lie on their way through the layers.
+    """
+
+    shards: Shards
+    info: DatasetInfo
+    sampler: Sampler
+    global_batch: int
+    accumulation: int
+    fixed_predictions: int | None = None
+    layout: Kind = "rows"
+
+    def work(self, step: int, rank: int, world_size: int) -> Work:
+        batches, tokens = [], 0
+        for start, stop in pieces(self.samples(step), self.samples(step + 1), rank, world_size, self.accumulation):
+            if start == stop:
+                batches.append(MicroBatch(start, blank(pad=self.info.special.pad)))
+                continue
+            rows = self.shards.take(*self.sampler.locate(np.arange(start, stop)))
+            tokens += int(rows.lengths.sum())
+            batch = collate(
+                rows,
+                pad=self.info.special.pad,
+                longest=self.info.length,
+                fixed_predictions=self.fixed_predictions,
+                layout=self.layout,
+            )
+            batches.append(MicroBatch(start, batch))
+        return Work(batches, tokens)
+
+    def samples(self, steps: int) -> int:
+        return steps * self.global_batch
+
+    def rows(self, step: int) -> dict[str, list[int]]:
+        rows, copies = self.sampler.locate(np.arange(self.samples(step), self.samples(step + 1)))
+        return {"rows": rows.tolist(), "copies": copies.tolist()}

@@ -1,0 +1,86 @@
+"""What a step needs before it runs: its batches, made ahead in a thread, and what all ranks agree on.
+
+Before each step the ranks add up, in one small message, its tokens and targets, whether anybody was asked to stop, and whether
+the first rank's clock says that a checkpoint is due. So gradients are weighted by global counts however the batch is cut, and all
+ranks stop and save after the same step. With several ranks the message for a step is under way while the one before it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from model.data.batch import pin
+from model.train.distributed import World
+from model.train.interfaces import MicroBatch, Training
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A step's micro-batches on this rank, and what they hold: real tokens, and targets by objective."""
+
+    micro_batches: list[MicroBatch]
+    tokens: int
+    counts: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What all ranks know of a step before it runs: whether to stop or to save first, and the sums of `Prepared`."""
+
+    stop: bool
+    save: bool
+    tokens: int
+    counts: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """What this rank asks for, looked at once a step: to stop, and to save a checkpoint (the first rank alone)."""
+
+    stop: Callable[[], bool]
+    save: Callable[[], bool]
+
+
+def prepare(training: Training, world: World, first: int) -> Iterator[Prepared]:
+    """Every step from step `first` on. Runs in the prefetch thread."""
+    for step in range(first, training.recipe.steps):
+        work = training.source.work(step, world.rank, world.size)
+        counts = [training.trained.targets(item.batch) for item in work.micro_batches]
+        yield Prepared(
+            micro_batches=[MicroBatch(item.first, pin(item.batch, world.device)) for item in work.micro_batches],
+            tokens=work.tokens,
+            counts=np.sum(counts, axis=0).tolist(),
+        )
+
+
+def agree(steps: Iterable[Prepared], world: World, asks: Asks) -> Iterator[tuple[Prepared, Agreed]]:
+    """Each step with what the ranks agree on of it.
+
+    One process asks itself just before the step. Several send the next step's message before this one is given: what is asked
+    while a step runs takes effect one step later.
+    """
+    if world.size == 1:
+        for step in steps:
+            yield step, _begin(step, world, asks)()
+        return
+    ahead: tuple[Prepared, Callable[[], Agreed]] | None = None
+    for step in steps:
+        following = step, _begin(step, world, asks)
+        if ahead is not None:
+            yield ahead[0], ahead[1]()
+        ahead = following
+    if ahead is not None:
+        yield ahead[0], ahead[1]()
+
+
+def _begin(step: Prepared, world: World, asks: Asks) -> Callable[[], Agreed]:
+    sums = world.begin_total([int(asks.stop()), int(world.first and asks.save()), step.tokens, *step.counts])
+
+    def agreed() -> Agreed:
+        stop, save, tokens, *counts = sums()
+        return Agreed(bool(stop), bool(save), tokens, counts)
+
+    return agreed

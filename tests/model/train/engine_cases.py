@@ -1,0 +1,190 @@
+"""Every engine over two ranks beside one process: a table of families, engines, precisions and accumulation.
+
+The cases of a table run one after another in the same two processes. Each is compared with plain torch in one process on the very
+same micro-batches, so that nothing but the exchange of gradients and the order of sums differs: in bf16, too, and where a model
+draws random numbers. Clipping is on at every step, so a wrong norm shows in the weights.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.model.train.ranks import TINY, start
+
+STEPS, BATCH, RANKS = 20, 8, 2
+RATE, CLIP = 1e-2, 0.5
+EPSILON = 1e-3  # Adam would blow up the rounding of gradients that are zero by nature, such as those of key biases
+FLOOR = 1e-3  # of the learning rate: a tensor that moved less is measured against it
+TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}  # of a tensor's movement; gradient that is lost moves it by tens of per cent
+CHANGES: dict[str, dict[str, Any]] = {
+    "albert": {"embedding_size": 16},
+    "electra": {"embedding_size": 16, "generator_size": 0.5},
+    "distilbert": {"type_vocab_size": 0},
+    "longformer": {"attention_window": 8},
+    "modern": {"local_attention": 8},
+}
+ENGINES = (("torch", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A row of the table to come. Dropout is on, as in training."""
+
+    family: str
+    engine: str
+    zero: int
+    precision: str
+    accumulation: int
+
+    def __str__(self) -> str:
+        engine = self.engine + (f"-{self.zero}" if self.zero else "")
+        return f"{self.family}-{engine}-{self.precision}-{self.accumulation}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What came out of a case.
+
+    Attributes:
+        difference: of the tensor that differs most, the norm of the difference beside that of its movement in training.
+        where: that tensor.
+        norms: the greatest relative difference of the gradients' norms.
+    """
+
+    case: Case
+    difference: float
+    where: str
+    norms: float
+
+    @property
+    def ok(self) -> bool:
+        return self.difference <= TOLERANCE[self.case.precision] and self.norms <= TOLERANCE[self.case.precision]
+
+
+def cases(families: Iterable[str], precisions: Sequence[str] = ("fp32", "bf16"), parts: Sequence[int] = (1, 2)) -> list[Case]:
+    return [
+        Case(family, *engine, precision, part)
+        for family, precision, part, engine in itertools.product(families, precisions, parts, ENGINES)
+    ]
+
+
+def table(wanted: Sequence[Case], timeout: float = 600.0) -> list[Row]:
+    """Run the cases in two new processes."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "cases.json").write_text(json.dumps([asdict(case) for case in wanted]))
+        processes = start(["-m", "tests.model.train.engine_cases", name], RANKS, directory / "log")
+        codes = [process.wait(timeout=timeout) for process in processes]
+        assert not any(codes), (directory / "log").read_text()[-4000:]
+        found = json.loads((directory / "rows.json").read_text())
+    return [Row(Case(**row.pop("case")), **row) for row in found]
+
+
+def _main(directory: Path) -> None:
+    from model.train.distributed import World, join
+    from pipeline.core.execution import Execution
+    from tests.model.datasets import write_dataset
+
+    world = join(Execution(threads=1, device="cpu"))
+    alone = World(0, 1, world.device)
+    if world.first:
+        write_dataset(directory / "nsp", vocab_size=67)  # odd sizes, so that ZeRO has to pad its partitions
+        write_dataset(directory / "sop", vocab_size=67, pair_task="sop")
+    world.first_decides(lambda: 0)  # they are written
+    rows: list[Row] = []
+    known: dict[tuple[str, str, int], tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]] = {}
+    for values in json.loads((directory / "cases.json").read_text()):
+        case = Case(**values)
+        key = (case.family, case.precision, case.accumulation)
+        dataset = str(directory / ("sop" if case.family == "albert" else "nsp"))
+        if key not in known:
+            known = {key: _train(Case(case.family, "torch", 0, *key[1:]), dataset, alone)}
+        first, reference, norms = known[key]
+        _, weights, found = _train(case, dataset, world)
+        if world.first:
+            rows.append(_compare(case, first, reference, weights, norms, found))
+    if world.first:
+        (directory / "rows.json").write_text(json.dumps([asdict(row) for row in rows]))
+
+
+def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]:
+    """The weights before and after, and the gradients' norms. One process runs the micro-batches of all ranks."""
+    from model.data.collate import blank
+    from model.data.sampler import Sampler
+    from model.data.shards import Shards
+    from model.families.config import for_dataset
+    from model.families.models import new_model
+    from model.families.presets import parse_model
+    from model.objectives import choose
+    from model.train.engines import EngineChoice
+    from model.train.engines.create import create
+    from model.train.interfaces import Recipe
+    from model.train.parameters import freeze_unused
+    from model.train.scoring import Scoring
+    from model.train.source import DatasetSource
+
+    shards = Shards(dataset)
+    assert shards.info is not None
+    assert shards.info.copies is not None
+    model = for_dataset(parse_model({**TINY, "family": case.family, **CHANGES.get(case.family, {})}), shards.info)
+    torch.manual_seed(5)
+    network = new_model(model)
+    scoring = Scoring(network, choose(model, shards.info), case.precision, weights=model.loss_weights())  # type: ignore[arg-type]
+    freeze_unused(scoring, {**blank(pad=shards.info.special.pad), "mask_id": torch.tensor(-1)})
+    first = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    recipe = Recipe(
+        steps=STEPS, learning_rate=RATE, warmup=0, seed=1, precision=scoring.precision, eps=EPSILON, clip=CLIP, weight_decay=0.1
+    )
+    source = DatasetSource(
+        shards=shards,
+        info=shards.info,
+        sampler=Sampler(len(shards), shards.info.copies, 1),
+        global_batch=BATCH,
+        accumulation=case.accumulation,
+    )
+    engine = create(
+        EngineChoice(case.engine, case.zero), scoring, recipe, world, micro_batch=BATCH, accumulation=case.accumulation
+    )
+    norms = []
+    for step in range(STEPS):
+        work = [source.work(step, rank, RANKS).micro_batches for rank in range(RANKS)]
+        counts = torch.tensor([scoring.targets(item.batch) for items in work for item in items]).sum(dim=0).clamp(min=1).float()
+        mine = [item for items in work for item in items] if world.size == 1 else list(work[world.rank])
+        for item in mine:
+            torch.manual_seed(1000 * step + item.first)
+            engine.backward(item.batch, counts, last=item is mine[-1])
+        norms.append(float(engine.step(RATE)))
+    return first, engine.weights(), norms
+
+
+def _compare(
+    case: Case,
+    first: dict[str, torch.Tensor],
+    reference: dict[str, torch.Tensor],
+    weights: dict[str, torch.Tensor],
+    norms: Sequence[float],
+    found: Sequence[float],
+) -> Row:
+    assert reference.keys() == weights.keys()
+    differences = {
+        name: float((weights[name] - tensor).norm())
+        / max(float((tensor - first[name]).norm()), FLOOR * RATE * STEPS * tensor.numel() ** 0.5)
+        for name, tensor in reference.items()
+        if tensor.is_floating_point()
+    }
+    where = max(differences, key=lambda name: differences[name])
+    furthest = max(abs(ours - theirs) / theirs for ours, theirs in zip(found, norms, strict=True))
+    return Row(case, differences[where], where, furthest)
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

@@ -1,0 +1,74 @@
+"""Engines: which one runs, and that all of them train every family alike, over two ranks and in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from model.families.table import FAMILIES
+from model.train.engines import EngineChoice, choose
+from pipeline.core.errors import UsageError
+from tests.model.train.engine_cases import Case, Row, cases, table
+
+FAST = [
+    *cases(["bert"], ["fp32"], [2]),
+    *cases(["albert"], ["bf16"], [2]),
+    *cases(["electra"], ["bf16"], [1]),
+]
+ALL = [case for case in cases(sorted(FAMILIES)) if case not in FAST]
+
+
+@pytest.fixture(scope="module")
+def fast() -> dict[Case, Row]:
+    return {row.case: row for row in table(FAST)}
+
+
+@pytest.fixture(scope="module")
+def slow() -> dict[Case, Row]:
+    return {row.case: row for row in table(ALL, timeout=3000)}
+
+
+@pytest.mark.parametrize("case", FAST, ids=str)
+def test_engines_agree(fast: dict[Case, Row], case: Case) -> None:
+    assert fast[case].ok, fast[case]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_engines_agree_on_every_family(slow: dict[Case, Row], case: Case) -> None:
+    assert slow[case].ok, slow[case]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, EngineChoice("torch", 0)),
+        ({"processes": 1}, EngineChoice("torch", 0)),
+        ({"zero": 0}, EngineChoice("torch", 0)),
+        ({"zero": 2}, EngineChoice("deepspeed", 2)),
+        ({"wanted": "deepspeed"}, EngineChoice("deepspeed", 1)),
+        ({"wanted": "deepspeed", "zero": 3, "processes": 1}, EngineChoice("deepspeed", 3)),
+        ({"zero": 1, "processes": 1}, EngineChoice("torch", 0, "one process has nothing to share out at ZeRO 1")),
+        ({"memory": 80 * 10**9}, EngineChoice("torch", 0)),
+        ({"memory": 2 * 10**9}, EngineChoice("deepspeed", 1, "weights and optimizer take 1.8 of 2.0 GB a device")),
+    ],
+)
+def test_deepspeed_runs_where_it_is_needed(asked: dict[str, Any], found: EngineChoice) -> None:
+    values = {"wanted": "auto", "zero": None, "processes": 2, "parameters": 110_000_000, "memory": None, **asked}
+    assert choose(**values) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "zero", "sentence"),
+    [
+        ("torsh", None, "did you mean 'torch'"),
+        ("auto", 4, r"zero \(4\) is no ZeRO stage"),
+        ("torch", 1, r"zero \(1\) needs DeepSpeed"),
+        ("deepspeed", 0, r"zero \(0\) with engine deepspeed"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(wanted: str, zero: int | None, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        choose(wanted, zero, 2, 1000, None)
