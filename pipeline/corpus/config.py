@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from pipeline.core import fingerprints
 from pipeline.core.errors import UsageError
@@ -24,6 +24,8 @@ else:
 
 class CorpusConfig(_Options):
     """What is read, and what becomes of it."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     sources: tuple[Source, ...] = Field(min_length=1)
     """What is read, in any order."""

@@ -7,9 +7,10 @@ of these classes, so that every option is a flat key of the section `corpus`, an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import new_class
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, create_model, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 from typing_extensions import Self
 
 from pipeline.core.config import StageConfig
@@ -21,7 +22,12 @@ MAXIMUM_DOCUMENT_BYTES = 64 << 20
 
 
 class CorpusOptions(StageConfig):
-    """Base of the options of every reader and every cleaning step."""
+    """Base of the options of every reader and every cleaning step.
+
+    Values are parsed as `CorpusConfig` alone, so pydantic makes the validators of a class when they are first asked for.
+    """
+
+    model_config = ConfigDict(defer_build=True)
 
     web: ClassVar[Mapping[str, Any]] = {}
     """What `profile: web` sets of the options that a class declares."""
@@ -81,7 +87,11 @@ class CorpusOptions(StageConfig):
 
 
 def composed(name: str, options: Iterable[type[CorpusOptions]], module: str) -> type[CorpusOptions]:
-    """One class with the fields of all of these, for the module of this name."""
+    """One class with the fields of all of these, for the module of this name.
+
+    It declares no field of its own, so pydantic need not look for its source to describe them, which takes as long as the rest.
+    """
     found = list(dict.fromkeys(options))
     lowest = [one for one in found if not any(other is not one and issubclass(other, one) for other in found)]
-    return create_model(name, __base__=tuple(lowest), __module__=module)
+    body = {"__module__": module, "model_config": ConfigDict(use_attribute_docstrings=False)}
+    return new_class(name, tuple(lowest), exec_body=lambda namespace: namespace.update(body))
