@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+from pipeline.corpus.end_marks import ELLIPSIS, LATIN, OTHER_SCRIPTS
+
 _CLOSERS = "\"'”’»›)\\]」』）》】"
-# Full stops, question and exclamation marks: Latin, CJK, Arabic, Devanagari, Armenian, Ethiopic, Burmese, Khmer.
-_END = re.compile(rf"[.!?…。！？｡．؟۔।॥։።፧၊။។៕][{_CLOSERS}]*")
+_BURMESE_STOP = "၊"  # ends a clause as often as a sentence
+_END = re.compile(rf"[{LATIN}{OTHER_SCRIPTS}{ELLIPSIS}{_BURMESE_STOP}][{_CLOSERS}]*")
+# Inside a line: only marks that hardly stand there for anything else, with a blank where the script leaves one.
 _INNER_END = re.compile(r"[.!?؟۔।] |[。！？]")
 # Scripts written without blanks between words: Han, kana, Thai, Lao, Tibetan, Burmese, Khmer.
 _UNSPACED = re.compile(

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from pipeline.corpus.document import Document
+from pipeline.corpus.end_marks import OTHER_SCRIPTS
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.steps import sentences
 from pipeline.corpus.steps.base import Removed, StepFunction, StepKind, StepResult, only_from
@@ -22,10 +23,8 @@ MINIMUM_WORDS = 5  # a line
 MINIMUM_SENTENCES = 3  # a page
 MAXIMUM_WORD = 1000  # characters
 END_MARKS = (".", "?", "!", '"')
-# What ends a sentence elsewhere; C4 itself is English.
-OTHER_END_MARKS = (
-    "。", "｡", "．", "！", "？", "」", "』", "।", "॥", "؟", "۔", "։", "።", "”", "’", "»", "«", "“", "။", "៕", "།",
-)  # fmt: skip
+# What ends a line elsewhere; C4 itself is English. Closing quotation marks count, for its own `"` does.
+OTHER_END_MARKS = (*OTHER_SCRIPTS, "」", "』", "”", "’", "»", "«", "“")
 POLICY = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")

@@ -15,13 +15,15 @@ from functools import partial
 from typing import Any, ClassVar
 
 from pipeline.corpus.document import Document
+from pipeline.corpus.end_marks import ELLIPSIS, LATIN, OTHER_SCRIPTS
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.steps.base import Removed, StepFunction, StepKind, StepResult, only_from
 from pipeline.corpus.steps.word_count import count_words
 
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 MINIMUM_WORDS = 6  # of a paragraph
-_ENDS = (".", "!", "?", "…", "。", "！", "？", "।", "؟", "۔", '."', '!"', '?"', ".”", "!”", "?”", ".)", ".'", ".’", "」", "»")
+_CLOSED = ('."', '!"', '?"', ".”", "!”", "?”", ".)", ".'", ".’", "」", "»")
+_ENDS = (*LATIN, ELLIPSIS, *OTHER_SCRIPTS, *_CLOSED)
 
 
 class RepeatedLinesOptions(CorpusOptions):

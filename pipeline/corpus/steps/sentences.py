@@ -42,7 +42,8 @@ _SPEECH = re.compile(
     rf"(?<!\w)'([^']{{{SHORTEST_SPEECH},}})'(?!\w)|‘([^‘]{{{SHORTEST_SPEECH},}}?)’(?!\w)"
 )
 
-# Scripts whose ends of sentences need no blank after them.
+# Marks after which a sentence begins without a blank: where to cut, and not how a line ends (pipeline/corpus/end_marks.py). No Latin
+# ones, and none of Khmer, Burmese and Tibetan, which leave a blank.
 _ENDS_UNSPACED = frozenset("。｡！？।॥۔։።")
 _CLOSES_UNSPACED = frozenset("」』”’）】》〉")
 _QUOTATIVE = re.compile(r"[とっ、，,]|って|という|など")  # Japanese goes on after a quotation, and so does a comma

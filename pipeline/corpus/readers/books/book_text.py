@@ -62,6 +62,7 @@ _EMPHASIS = re.compile(r"(?<!\w)_([^_\n]+(?:\n[^_\n]+)?)_(?!\w)|(?<!\w)=([^=\n]{
 _TAG = re.compile(r"</?(?:i|b|u|em|strong|sup|sub|small|br|center|p)\s*/?>", re.IGNORECASE)
 _SPACED_COMMA = re.compile(r"(?<=[^\W_]) +([,;])(?=\s)")
 _LETTER = re.compile(r"[^\W\d_]")
+# Of English books, whose paragraphs also end in a colon or a dash before verse and letters.
 _PROSE_END = re.compile(r"[.!?:;,—-][\"'”’)\]_]*$")
 _CLOSED = re.compile(r"[.!?][\"'”’)\]_]*$")
 

@@ -49,6 +49,7 @@ _CODE = re.compile(
     r"[\w\])]\s*(?:=|==|->|\+=)\s*[\w\[(\"']|;\s*$|^\s*(?:def|class|import|from \w+ import|return|if .*:$|for .*:$)\b|\w\(\w*\)\.\w"
 )
 _SENTENCE_START = re.compile(r"[\"'“(]?[^\W\d_]")
+# Up to the last end of a sentence, in English; what follows it is no sentence.
 _LAST_END = re.compile(r".*[.!?][\"')\]”’]*(?=\s|$)", re.DOTALL)
 _NON_LETTER = re.compile(r"[^\W\d_]|\s")
 
