@@ -1,0 +1,72 @@
+"""Fine-tuning in real processes: killed, it goes on to the same weights; over two ranks, it is the same training."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model import checkpoint
+from model.tasks.finetune_config import FinetuneConfig
+from pipeline.core.execution import Execution
+from pipeline.core.worker import Job
+from tests.model.datasets import lines
+from tests.model.train.ranks import worker
+
+
+def job(sentiment: Path, pretrained: str, out: Path, **execution: Any) -> Job:
+    config = FinetuneConfig(
+        data=str(sentiment),
+        epochs=4,
+        batch_size=14,  # 240 examples: the last batch of an epoch has 2
+        learning_rate=3e-3,
+        max_length=32,
+        precision="fp32",
+        dropout=0.0,
+        baselines=False,
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    return Job(
+        stage="finetune",
+        reference="model.tasks.finetune_stage:STAGE",
+        config=config.model_dump(mode="json"),
+        path=str(out),
+        inputs={"pretrain": pretrained},
+        execution=Execution(threads=1, device="cpu", checkpoint_every=4, **execution).model_dump(mode="json"),
+        fingerprint="f" * 64,
+    )
+
+
+def run(item: Job, world: int = 1) -> dict[str, torch.Tensor]:
+    processes, log = worker(item, world)
+    assert [process.wait(timeout=240) for process in processes] == [0] * world, log.read_text()[-3000:]
+    return checkpoint.load(str(Path(item.path) / "checkpoint")).state
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_or_over_two_ranks_it_is_the_same(sentiment: Path, pretrained: str, tmp_path: Path) -> None:
+    straight = run(job(sentiment, pretrained, tmp_path / "straight"))
+    killed = job(sentiment, pretrained, tmp_path / "killed")
+    (process,), log = worker(killed)
+    deadline = time.monotonic() + 240
+    while len(list((tmp_path / "killed").glob("checkpoints/step-*"))) < 2 and time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()[-3000:]
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait(timeout=30) == -signal.SIGKILL
+    resumed = run(killed)
+    assert "going on from checkpoints/step-" in log.read_text()
+    assert all(tensor.equal(resumed[name]) for name, tensor in straight.items())
+    assert [line["step"] for line in lines(tmp_path / "killed" / "metrics.jsonl")] == list(range(1, 73))
+    assert not (tmp_path / "killed" / "checkpoints").exists()
+
+    spread = run(job(sentiment, pretrained, tmp_path / "spread"), 2)
+    for name, tensor in straight.items():
+        torch.testing.assert_close(spread[name], tensor, rtol=0, atol=2e-3)
+    ours, theirs = ([line["loss"] for line in lines(tmp_path / name / "metrics.jsonl")] for name in ("spread", "straight"))
+    assert ours == pytest.approx(theirs, abs=1e-3)
