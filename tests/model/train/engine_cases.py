@@ -25,7 +25,9 @@ STEPS, BATCH, RANKS = 20, 8, 2
 RATE, CLIP = 1e-2, 0.5
 EPSILON = 1e-3  # Adam would blow up the rounding of gradients that are zero by nature, such as those of key biases
 FLOOR = 1e-3  # of the learning rate: a tensor that moved less is measured against it
-TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}  # of a tensor's movement; gradient that is lost moves it by tens of per cent
+# Of a tensor's movement. Gradient that is lost moves it by tens of per cent; in bf16 a last digit sometimes falls to the other side,
+# and what ELECTRA's generator draws with it.
+TOLERANCE = {"fp32": 1e-3, "bf16": 6e-2}
 CHANGES: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 16},
     "electra": {"embedding_size": 16, "generator_size": 0.5},
