@@ -215,12 +215,9 @@ class _Ranks:
             process.wait()
 
     def _outcome(self) -> Outcome:
-        # a rank that gave its outcome and took too long to end was killed by us, when its work was done
-        done = [
-            process.returncode == -signal.SIGKILL and "outcome" in self.final.get(rank, {})
-            for rank, process in enumerate(self.processes)
-        ]
-        codes = [0 if ended else process.returncode for ended, process in zip(done, self.processes, strict=True)]
+        # A rank that has told its outcome is done, even where we ended it because a busy machine took long to let it go.
+        done = {rank for rank, event in self.final.items() if "outcome" in event}
+        codes = [0 if rank in done else process.returncode for rank, process in enumerate(self.processes)]
         if self.killed is not None:
             raise ClozeError(self._death(self.killed))
         if any(codes):

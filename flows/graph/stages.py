@@ -22,8 +22,8 @@ TABLE: dict[str, str] = {
     "vocab": "pipeline.vocab.stage:STAGE",
     "dataset": "pipeline.dataset.stage:STAGE",
     "pretrain": "model.train.stage:STAGE",
-    "finetune": "model.tasks.finetune_stage:STAGE",
-    "evaluate": "model.tasks.evaluate_stage:STAGE",
+    "finetune": "model.tasks.finetune.stage:STAGE",
+    "evaluate": "model.tasks.evaluate.stage:STAGE",
     "report": "flows.report.stage:STAGE",
 }
 

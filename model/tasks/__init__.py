@@ -1,1 +1,1 @@
-"""Fine-tuning: a pretrained encoder and a labelled set -> a classifier, its score and its predictions."""
+"""Fine-tuning: a pretrained encoder and a task's labelled set -> a model for the task, its scores and its predictions."""

@@ -1,9 +1,10 @@
-"""From examples to batches: pieces, special tokens, truncation, the order of training, padding to the batch's longest."""
+"""From texts to samples: pieces, special tokens, truncation, padding to the batch's longest; and which samples a batch is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,34 +12,31 @@ import torch
 
 from model.data.batch import LAYOUT, Batch
 from model.data.layouts import Kind, Sequences, make_layout
-from model.tasks.table import Examples
+from model.tasks.task import Ints
 from pipeline.core import random_keys
 from pipeline.tokenizer.tokenizer import Tokenizer
 
-Ints = npt.NDArray[np.int64]
-
 POOL = 16  # batches among which training sorts by length: little padding, and still every batch is a random one
-IGNORE = -100  # a label that takes no part in the loss
-BLANK_LENGTH = 16
 EVALUATION_BATCH = 64  # fixed, so that scores do not depend on a setting by a rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
-    """Examples as the model reads them.
+class TextSamples:
+    """A sample is one sequence: a text, or a pair of texts.
 
     Attributes:
         sequences: int32 [L_i] each: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
         second: where B starts in each sequence; its length if there is no B. int64 [n].
-        labels: int64 [n], or None.
-        truncated: how many examples lost pieces to `max_length`.
+        truncated: how many examples lost pieces to the greatest length.
+        pad: the id of padding.
+        targets: what the loss needs, by its name in a batch; one row a sample.
     """
 
     sequences: tuple[npt.NDArray[np.int32], ...]
     second: Ints
-    labels: Ints | None
     truncated: int
     pad: int
+    targets: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -47,11 +45,37 @@ class Encoded:
     def lengths(self) -> Ints:
         return np.array([len(sequence) for sequence in self.sequences], dtype=np.int64)
 
+    def batch(self, chosen: Sequence[int] | Ints, layout: Kind = "rows") -> Batch:
+        """The samples of these numbers, padded to the longest of them.
 
-def encode(examples: Examples, tokenizer: Tokenizer, max_length: int) -> Encoded:
-    """Tokenize, truncate and frame each example; at most `max_length` pieces, special tokens included."""
-    first = tokenizer.encode_batch(list(examples.texts))
-    other = tokenizer.encode_batch(list(examples.text_pairs)) if examples.text_pairs is not None else None
+        Returns:
+            input_ids int64 [B, L], attention_mask bool [B, L], token_type_ids int64 [B, L], and the targets; beside them the
+            layout, as `model.data.collate` makes it.
+        """
+        lengths = np.array([len(self.sequences[i]) for i in chosen], dtype=np.int64)
+        ids = np.full((len(chosen), lengths.max()), self.pad, dtype=np.int64)
+        for row, i in enumerate(chosen):
+            ids[row, : lengths[row]] = self.sequences[i]
+        places = np.arange(ids.shape[1])
+        real = places < lengths[:, None]
+        segments = (places >= self.second[chosen][:, None]) & real
+        arrays = {"input_ids": ids, "attention_mask": real, "token_type_ids": segments.astype(np.int64)}
+        arrays |= {name: target[chosen] for name, target in self.targets.items()}
+        batch: Batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        made = make_layout(layout, Sequences.alone(lengths, ids.shape[1]))
+        return batch if made is None else {**batch, LAYOUT: made}
+
+
+def encode(
+    texts: Sequence[str],
+    text_pairs: Sequence[str] | None,
+    tokenizer: Tokenizer,
+    max_length: int,
+    targets: Mapping[str, npt.NDArray[Any]] | None = None,
+) -> TextSamples:
+    """Tokenize, truncate and frame each text or pair of texts; at most `max_length` pieces, special tokens included."""
+    first = tokenizer.encode_batch(list(texts))
+    other = tokenizer.encode_batch(list(text_pairs)) if text_pairs is not None else None
     cls, sep = tokenizer.special.cls, tokenizer.special.sep
     sequences, second, truncated = [], [], 0
     for i, pieces in enumerate(first):
@@ -62,12 +86,12 @@ def encode(examples: Examples, tokenizer: Tokenizer, max_length: int) -> Encoded
             sequence += [*other[i][:b], sep]
         truncated += a < len(pieces) or (other is not None and b < len(other[i]))
         sequences.append(np.array(sequence, dtype=np.int32))
-    return Encoded(
+    return TextSamples(
         sequences=tuple(sequences),
         second=np.array(second, dtype=np.int64),
-        labels=None if examples.labels is None else np.array(examples.labels, dtype=np.int64),
         truncated=int(truncated),
         pad=tokenizer.special.pad,
+        targets=targets or {},
     )
 
 
@@ -85,9 +109,9 @@ def truncate(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list[Ints]:
-    """The batches of one epoch, as indices: every example once, in an order that is a function of seed and epoch.
+    """The batches of one epoch, as numbers of samples: every sample once, in an order that is a function of seed and epoch.
 
-    Examples are shuffled, sorted by length within pools of `POOL` batches, cut, and the batches shuffled.
+    Samples are shuffled, sorted by length within pools of `POOL` batches, cut, and the batches shuffled.
     """
     shuffled = np.argsort(random_keys.derive(seed, epoch, 0, np.arange(len(lengths))), kind="stable")
     size = batch_size * POOL
@@ -100,41 +124,6 @@ def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> l
 
 
 def evaluation_batches(lengths: Ints) -> list[Ints]:
-    """Batches of like length, longest first, so that memory is at its peak at once; indices into the examples."""
+    """Batches of like length, longest first, so that memory is at its peak at once; as numbers of samples."""
     order = np.argsort(-lengths, kind="stable")
     return [order[at : at + EVALUATION_BATCH] for at in range(0, len(order), EVALUATION_BATCH)]
-
-
-def collate(data: Encoded, chosen: Sequence[int] | Ints, layout: Kind = "rows") -> Batch:
-    """The batch of the examples `chosen`, padded to the longest of them.
-
-    Returns:
-        input_ids int64 [B, L], attention_mask bool [B, L], token_type_ids int64 [B, L], and labels int64 [B] if there are any;
-        beside them the layout, as `model.data.collate` makes it.
-    """
-    lengths = np.array([len(data.sequences[i]) for i in chosen], np.int64)
-    longest = int(lengths.max())
-    ids = np.full((len(chosen), longest), data.pad, dtype=np.int64)
-    for row, i in enumerate(chosen):
-        ids[row, : len(data.sequences[i])] = data.sequences[i]
-    places = np.arange(longest)
-    real = places < lengths[:, None]
-    segments = (places >= data.second[chosen][:, None]) & real
-    arrays = {"input_ids": ids, "attention_mask": real, "token_type_ids": segments.astype(np.int64)}
-    if data.labels is not None:
-        arrays["labels"] = data.labels[chosen]
-    batch: Batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    lies = make_layout(layout, Sequences.alone(lengths, longest))
-    return batch if lies is None else {**batch, LAYOUT: lies}
-
-
-def blank(data: Encoded) -> Batch:
-    """A batch of one row with nothing to learn from: its loss and gradients are 0. For ranks that have fewer examples."""
-    attention_mask = torch.zeros(1, BLANK_LENGTH, dtype=torch.bool)
-    attention_mask[0, 0] = True
-    return {
-        "input_ids": torch.full((1, BLANK_LENGTH), data.pad),
-        "attention_mask": attention_mask,
-        "token_type_ids": torch.zeros(1, BLANK_LENGTH, dtype=torch.int64),
-        "labels": torch.full((1,), IGNORE),
-    }

@@ -1,4 +1,4 @@
-"""Metrics of classification: pure functions of labels and predictions (integer arrays [n]), as the papers name them."""
+"""Metrics of classification, as the papers name them: scikit-learn's, with what it leaves undefined as 0; and bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -6,63 +6,50 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import confusion_matrix as counted
 
 from pipeline.core import random_keys
 
 Ints = npt.NDArray[np.int64]
-Metric = Callable[[Ints, Ints], float]
+Metric = Callable[[Ints, Ints], float]  # of labels and predictions, int64 [n], n at least 1
 
 
 def accuracy(labels: Ints, predictions: Ints) -> float:
     """The share of examples that are right."""
-    return float(np.mean(labels == predictions)) if len(labels) else 0.0
-
-
-def confusion_matrix(labels: Ints, predictions: Ints, classes: int) -> Ints:
-    """Counts [classes, classes]: rows are the true labels, columns the predicted ones."""
-    cells = np.bincount(labels * classes + predictions, minlength=classes * classes)
-    return cells.reshape(classes, classes).astype(np.int64)
-
-
-def _f1_by_class(labels: Ints, predictions: Ints) -> npt.NDArray[np.float64]:
-    """F1 of each class that occurs among labels or predictions; 0 where nothing of it was found."""
-    classes = int(max(labels.max(), predictions.max())) + 1 if len(labels) else 0
-    matrix = confusion_matrix(labels, predictions, classes)
-    occurring = matrix.sum(0) + matrix.sum(1)
-    hits = np.diagonal(matrix)
-    scores: npt.NDArray[np.float64] = 2.0 * hits[occurring > 0] / occurring[occurring > 0]
-    return scores
+    return float(accuracy_score(labels, predictions))
 
 
 def f1(labels: Ints, predictions: Ints) -> float:
     """F1 of the class 1, as GLUE scores MRPC and QQP; 0 if it neither occurs nor is predicted."""
-    wanted, found = labels == 1, predictions == 1
-    total = int(wanted.sum() + found.sum())
-    return 2.0 * float((wanted & found).sum()) / total if total else 0.0
+    return float(f1_score(labels == 1, predictions == 1, zero_division=0.0))
 
 
 def macro_f1(labels: Ints, predictions: Ints) -> float:
     """The mean of F1 over the classes that occur among labels or predictions."""
-    return float(np.mean(_f1_by_class(labels, predictions))) if len(labels) else 0.0
+    return float(f1_score(labels, predictions, average="macro", zero_division=0.0))
 
 
 def matthews(labels: Ints, predictions: Ints) -> float:
     """Matthews' correlation for any number of classes (Gorodkin 2004), as GLUE scores CoLA; 0 where it is undefined."""
-    if not len(labels):
+    if len(np.union1d(labels, predictions)) < 2:
         return 0.0
-    matrix = confusion_matrix(labels, predictions, int(max(labels.max(), predictions.max())) + 1).astype(np.float64)
-    true, found, total = matrix.sum(1), matrix.sum(0), matrix.sum()
-    covariance = np.trace(matrix) * total - true @ found
-    scale = (total**2 - found @ found) * (total**2 - true @ true)
-    return float(covariance / np.sqrt(scale)) if scale > 0 else 0.0
+    return float(matthews_corrcoef(labels, predictions))
 
 
 METRICS: dict[str, Metric] = {"accuracy": accuracy, "f1": f1, "macro_f1": macro_f1, "matthews": matthews}
 
 
 def score(names: tuple[str, ...], labels: Ints, predictions: Ints) -> dict[str, float]:
-    """The metrics of those names."""
-    return {name: METRICS[name](labels, predictions) for name in names}
+    """The metrics of those names; 0 where there are no examples."""
+    return {name: METRICS[name](labels, predictions) if len(labels) else 0.0 for name in names}
+
+
+def confusion_matrix(labels: Ints, predictions: Ints, classes: int) -> Ints:
+    """Counts [classes, classes]: rows are the true labels, columns the predicted ones."""
+    if not len(labels):
+        return np.zeros((classes, classes), dtype=np.int64)
+    return np.asarray(counted(labels, predictions, labels=range(classes)), dtype=np.int64)
 
 
 def bootstrap_interval(

@@ -21,8 +21,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
-from model.tasks.table import Examples
+from model.tasks.classification import Classification
+from model.tasks.labelled_texts import LabelledTexts
 from pipeline.core import random_keys, storage
 from pipeline.core.errors import DataError
 from pipeline.core.shards import HELDOUT
@@ -55,22 +57,20 @@ class _Document:
     dropped: Counter[str] = field(default_factory=Counter)
 
 
-class Task:
-    """Sentence classification on the corpus's own held-out docstrings; its score is accuracy."""
+class HeldOutDocstrings:
+    """Reads the task's examples from a corpus artifact."""
 
-    name = "package"
-    metrics: tuple[str, ...] = ("accuracy", "macro_f1")
-    source = "corpus"
+    source: Literal["corpus"] = "corpus"
     files = "a corpus artifact with held-out documents of source docstrings"
 
-    def read(self, path: str, split: str, limit_per_class: int | None) -> Examples:
+    def __call__(self, path: str, split: str, limit_per_class: int | None) -> LabelledTexts:
         """The sentences of the split's documents. The limit holds in train, a quarter of it in dev, so that both are balanced.
 
         Raises:
             DataError: `path` is no corpus, has no such documents, or only of one package.
         """
         if split not in ("train", "dev"):
-            raise DataError(f"task {self.name} has no split {split!r}; use dev (documents held out) or train")
+            raise DataError(f"task package has no split {split!r}; use dev (documents held out) or train")
         splits = _split(path)
         names = tuple(sorted({document.label for document in splits["train"]}))
         dropped: Counter[str] = Counter()
@@ -80,10 +80,15 @@ class Task:
             dropped.update(document.dropped)
             texts += document.sentences
             labels += [names.index(document.label) for _ in document.sentences]
-        examples = Examples(texts=texts, labels=labels, label_names=names, dropped=dict(dropped), where=f"{path} ({split})")
+        examples = LabelledTexts(
+            texts=texts, labels=labels, label_names=names, dropped=dict(dropped), where=f"{path} ({split})"
+        )
         if limit_per_class is not None and split == "dev":
             limit_per_class = math.ceil(limit_per_class * (1 - TRAIN_SHARE) / TRAIN_SHARE)
         return examples.capped(limit_per_class)
+
+
+TASK = Classification("package", HeldOutDocstrings(), names=("accuracy", "macro_f1"))
 
 
 def label_of(document_id: str) -> str:

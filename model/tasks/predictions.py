@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
-from model.tasks.table import Examples
 from pipeline.core import storage
 
-FILE = "predictions.tsv"
 
-
-def write_predictions(path: str, examples: Examples, probabilities: npt.NDArray[np.float32]) -> None:
-    """Write index, text (and text_pair), label, prediction and score as TSV without quoting.
-
-    Args:
-        probabilities: [n, classes]; the score is that of the predicted class. `label` is empty without labels.
-    """
-    best = probabilities.argmax(axis=1)
-    pairs = examples.text_pairs
-    lines = ["\t".join(["index", "text", *(["text_pair"] if pairs is not None else []), "label", "prediction", "score"])]
-    for i, choice in enumerate(best):
-        texts = [examples.texts[i]] + ([pairs[i]] if pairs is not None else [])
-        label = "" if examples.labels is None else examples.label_names[examples.labels[i]]
-        row = [str(i), *map(_one_line, texts), label, examples.label_names[choice], f"{probabilities[i, choice]:.6f}"]
-        lines.append("\t".join(row))
+def write_rows(path: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Write rows of the same columns as TSV with a header and without quoting."""
+    lines = ["\t".join(rows[0])] if rows else []
+    lines += ["\t".join(map(_one_line, row.values())) for row in rows]
     storage.write_bytes(path, ("\n".join(lines) + "\n").encode("utf-8"))
 
 

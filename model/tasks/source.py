@@ -1,70 +1,79 @@
-"""A task's examples as the batches of a fine-tuning; see `model.train.interfaces.Source`."""
+"""Where fine-tuning's batches come from: epochs over a task's samples, cut among ranks and into micro-batches."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from itertools import accumulate
 
 import numpy as np
+import torch
 
+from model.data.batch import Batch
 from model.data.layouts import Kind
-from model.tasks.encode import Encoded, Ints, blank, collate, training_batches
+from model.tasks.encode import training_batches
+from model.tasks.task import Ints, Samples
 from model.train.interfaces import MicroBatch, Work
 from model.train.sizing import pieces
 
+BLANK = "blank"  # an entry of a batch that counts for nothing
 
-@dataclass(slots=True, kw_only=True)
-class ExamplesSource:
-    """Every example once an epoch, in batches of like length; a step is a batch, and one of each epoch may be smaller.
 
-    Attributes:
-        data: the encoded examples.
-        batch_size: the most examples a step.
-        accumulation: micro-batches a step and rank.
-        seed: of the order.
-        layout: how tokens lie on their way through the layers.
+class Epochs:
+    """A `model.train.interfaces.Source`: every sample once an epoch, in an order that is a function of seed and epoch.
+
+    One batch of an epoch, anywhere in it, is smaller than the others where they do not come out even.
+
+    Args:
+        batch_size: samples a step, over all ranks.
+        micro_batch: the most samples at once.
+        layout: of the batches, see `model.data.layouts`.
     """
 
-    data: Encoded
-    batch_size: int
-    accumulation: int
-    seed: int
-    layout: Kind = "rows"
-    _epochs: dict[int, tuple[list[Ints], Ints]] = field(default_factory=dict)
-
-    @property
-    def steps_an_epoch(self) -> int:
-        return math.ceil(len(self.data) / self.batch_size)
+    def __init__(self, samples: Samples, *, batch_size: int, seed: int, micro_batch: int, layout: Kind = "rows") -> None:
+        self._samples, self._lengths = samples, samples.lengths
+        self._batch_size, self._seed, self._micro_batch = batch_size, seed, micro_batch
+        self._layout: Kind = layout
+        self._orders: dict[int, tuple[list[Ints], list[int]]] = {}
+        self.steps_per_epoch = -(-len(samples) // batch_size)
 
     def work(self, step: int, rank: int, world_size: int) -> Work:
-        chosen, begin = self._batch(step)
-        batches, tokens = [], 0
-        for start, stop in pieces(0, len(chosen), rank, world_size, self.accumulation):
-            if start == stop:
-                batches.append(MicroBatch(begin + start, blank(self.data)))
-                continue
-            batch = collate(self.data, chosen[start:stop], self.layout)
-            tokens += int(batch["attention_mask"].sum())
-            batches.append(MicroBatch(begin + start, batch))
-        return Work(batches, tokens)
+        chosen, first = self._chosen(step)
+        number = -(-len(chosen) // (world_size * self._micro_batch))
+        own = pieces(0, len(chosen), rank, world_size, number)
+        return Work(
+            micro_batches=[MicroBatch(first + begin, self._batch(chosen[begin:end])) for begin, end in own],
+            tokens=int(self._lengths[chosen[own[0][0] : own[-1][1]]].sum()),
+        )
 
     def samples(self, steps: int) -> int:
-        epoch, number = divmod(steps, self.steps_an_epoch)
-        return epoch * len(self.data) + (int(self._epoch(epoch)[1][number]) if number else 0)
+        epoch, inside = divmod(steps, self.steps_per_epoch)
+        return epoch * len(self._samples) + (self._order(epoch)[1][inside] if inside else 0)
 
     def rows(self, step: int) -> dict[str, list[int]]:
-        return {"rows": self._batch(step)[0].tolist()}
+        return {"rows": self._chosen(step)[0].tolist()}
 
-    def _batch(self, step: int) -> tuple[Ints, int]:
-        """A step's examples, and the number of its first one counted over the run."""
-        epoch, number = divmod(step, self.steps_an_epoch)
-        batches, starts = self._epoch(epoch)
-        return batches[number], epoch * len(self.data) + int(starts[number])
+    def blank(self) -> Batch:
+        """A batch whose loss and gradient are 0."""
+        return {**self._samples.batch(np.zeros(1, dtype=np.int64), self._layout), BLANK: torch.ones(())}
 
-    def _epoch(self, epoch: int) -> tuple[list[Ints], Ints]:
-        """An epoch's batches, and where each begins in it."""
-        if epoch not in self._epochs:
-            batches = training_batches(self.data.lengths, self.batch_size, self.seed, epoch)
-            starts = np.concatenate([[0], np.cumsum([len(batch) for batch in batches])]).astype(np.int64)
-            self._epochs = {epoch: (batches, starts)}  # the one that training goes through
-        return self._epochs[epoch]
+    def _batch(self, chosen: Ints) -> Batch:
+        return self._samples.batch(chosen, self._layout) if len(chosen) else self.blank()
+
+    def _chosen(self, step: int) -> tuple[Ints, int]:
+        """The samples of a step, and the number of the first of them, counted over the whole run."""
+        epoch, inside = divmod(step, self.steps_per_epoch)
+        batches, begins = self._order(epoch)
+        return batches[inside], epoch * len(self._samples) + begins[inside]
+
+    def _order(self, epoch: int) -> tuple[list[Ints], list[int]]:
+        """An epoch's batches, and how many samples stand before each. This epoch's and the next one's are in use at once."""
+        found = self._orders.get(epoch)
+        if found is None:
+            batches = training_batches(self._lengths, self._batch_size, self._seed, epoch)
+            found = batches, list(_before(batches))
+            self._orders = {number: order for number, order in self._orders.items() if number >= epoch - 1} | {epoch: found}
+        return found
+
+
+def _before(batches: list[Ints]) -> Iterator[int]:
+    return accumulate((len(batch) for batch in batches[:-1]), initial=0)

@@ -1,136 +1,32 @@
-"""The tasks: each is one small module that reads its files into `Examples`, and one line in the table below.
+"""The table of tasks: one row and one module each.
 
-Imported by the command line at every start: standard library only.
+A task's module holds an object `TASK`, an instance of its kind (`model.tasks.classification.Classification` …), which says all that
+is special to it; see `model.tasks.task`. This module imports no torch: the command line reads it at every start.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Any
 
-from pipeline.core.errors import DataError, UsageError, did_you_mean
+from pipeline.core.errors import UsageError, did_you_mean
+from pipeline.core.registry import load
 
-TASKS = {
-    "sst2": "model.tasks.sst2:Task",
-    "package": "model.tasks.package:Task",
+if TYPE_CHECKING:
+    from model.tasks.task import Task
+
+TASKS: dict[str, str] = {
+    "sst2": "model.tasks.sst2:TASK",
+    "package": "model.tasks.package:TASK",
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examples:
-    """Labelled texts, or pairs of texts, in the order of their file.
+def load_task(name: str) -> Task[Any, Any]:
+    """The task of that name.
 
-    Attributes:
-        text_pairs: the second sequence of each example, for tasks on pairs.
-        labels: indices into `label_names`; None for a split without labels.
-        label_names: the labels as they stand in the files.
-        dropped: how many were left out on purpose, by reason.
-        where: what was read, for messages.
+    Raises:
+        UsageError: there is none; the nearest name is told.
     """
-
-    texts: Sequence[str]
-    labels: Sequence[int] | None
-    label_names: tuple[str, ...]
-    text_pairs: Sequence[str] | None = None
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    where: str = ""
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def class_counts(self) -> dict[str, int]:
-        """Examples of each label, in the order of the labels; empty without labels."""
-        counts = Counter(self.labels or ())
-        return {name: counts[number] for number, name in enumerate(self.label_names)} if self.labels is not None else {}
-
-    def majority_share(self) -> float:
-        """The share of the most frequent label; 0 without labels."""
-        counts = self.class_counts()
-        return max(counts.values()) / len(self) if counts and len(self) else 0.0
-
-    def capped(self, limit: int | None) -> Examples:
-        """At most `limit` examples of each class: those with the smallest hash of their text, in their old order."""
-        if limit is None or self.labels is None:
-            return self
-        from pipeline.core.random_keys import document_key
-
-        pairs = self.text_pairs or [""] * len(self)
-        ranked = sorted(range(len(self)), key=lambda i: (document_key(f"{self.texts[i]}\0{pairs[i]}"), i))
-        taken: Counter[int] = Counter()
-        kept = []
-        for i in ranked:
-            if taken[self.labels[i]] < limit:
-                taken[self.labels[i]] += 1
-                kept.append(i)
-        kept.sort()
-        dropped = Counter(self.dropped)
-        if len(self) > len(kept):
-            dropped["over_limit_per_class"] += len(self) - len(kept)
-        return dataclasses.replace(
-            self,
-            texts=[self.texts[i] for i in kept],
-            labels=[self.labels[i] for i in kept],
-            text_pairs=[pairs[i] for i in kept] if self.text_pairs is not None else None,
-            dropped=dict(dropped),
-        )
-
-    def relabelled(self, label_names: Sequence[str]) -> Examples:
-        """The same examples with labels numbered as a model numbers them.
-
-        Raises:
-            DataError: a label occurs here that the model does not know.
-        """
-        names = tuple(label_names)
-        if self.labels is None or names == self.label_names:
-            return dataclasses.replace(self, label_names=names)
-        number = {name: i for i, name in enumerate(names)}
-        unknown = sorted({self.label_names[label] for label in self.labels} - number.keys())
-        if unknown:
-            raise DataError(
-                f"{self.where} holds the label {unknown[0]!r}, the model knows {', '.join(names)};"
-                " evaluate it on the data that it was made for"
-            )
-        return dataclasses.replace(self, labels=[number[self.label_names[label]] for label in self.labels], label_names=names)
-
-
-class Task(Protocol):
-    """What a task's module gives as its class `Task`.
-
-    Attributes:
-        metrics: names in `model.tasks.metrics.METRICS`; the first one is the task's score.
-        source: `data` (a directory that the user names) or `corpus` (a corpus artifact).
-        files: what the user must give, for messages.
-    """
-
-    name: str
-    metrics: tuple[str, ...]
-    source: str
-    files: str
-
-    def read(self, path: str, split: str, limit_per_class: int | None) -> Examples:
-        """The examples of one split (`train`, `dev` or `test`).
-
-        Raises:
-            DataError: a file is missing, empty, or malformed (the message names file and line).
-        """
-        ...
-
-
-def load_task(name: str) -> Task:
-    """The task of that name; `UsageError` with the nearest name if there is none."""
     if name not in TASKS:
         raise UsageError(f"unknown task {name!r}; {did_you_mean(name, TASKS)}")
-    module, _, attribute = TASKS[name].partition(":")
-    return cast(Task, getattr(importlib.import_module(module), attribute)())
-
-
-def task_source(task: Task, data: str | None, corpus: str | None) -> str:
-    """The path that the task reads; `UsageError` if it was not given."""
-    path = corpus if task.source == "corpus" else data
-    if path is None:
-        raise UsageError(f"task {task.name} needs {task.source} (found none); name {task.files} with --{task.source}")
-    return path
+    found: Task[Any, Any] = load(TASKS[name])
+    return found

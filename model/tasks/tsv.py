@@ -3,9 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
+from model.tasks.labelled_texts import LabelledTexts
 from pipeline.core import storage
 from pipeline.core.errors import DataError
+
+
+class TextFiles:
+    """A directory with train.tsv, dev.tsv and perhaps test.tsv, whose examples have a label each.
+
+    Args:
+        text: the column of the text.
+        label: the column of the label, which test.tsv may lack.
+        labels: all labels, as they stand in the files.
+        pair: the column of the second text, for tasks on pairs.
+    """
+
+    source: Literal["data"] = "data"
+
+    def __init__(self, *, text: str, label: str, labels: tuple[str, ...], pair: str | None = None) -> None:
+        self.texts = (text,) if pair is None else (text, pair)
+        self.label, self.labels = label, labels
+        self.files = f"a directory with train.tsv and dev.tsv (columns: {', '.join((*self.texts, label))})"
+
+    def __call__(self, path: str, split: str, limit_per_class: int | None) -> LabelledTexts:
+        """The examples of `path`/`split`.tsv; the limit holds for the training examples only. Raises: see `Task.read`."""
+        name = storage.join(path, f"{split}.tsv")
+        if not storage.exists(name):
+            raise DataError(f"{name} does not exist; the task reads {self.files}")
+        labelled = split != "test" or self.label in read_header(name)
+        columns: list[list[str]] = [[] for _ in self.texts]
+        labels: list[int] = []
+        for number, values in read_table(name, (*self.texts, self.label) if labelled else self.texts):
+            for column, text, found in zip(self.texts, values, columns, strict=False):
+                if not text.strip():
+                    raise DataError(f"{name}, line {number}: the {column} is empty; remove the line")
+                found.append(text)
+            if labelled:
+                if values[-1] not in self.labels:
+                    known = ", ".join(self.labels)
+                    raise DataError(f"{name}, line {number}: label {values[-1]!r} is not one of {known}; mend the line")
+                labels.append(self.labels.index(values[-1]))
+        examples = LabelledTexts(
+            texts=columns[0],
+            text_pairs=columns[1] if len(columns) > 1 else None,
+            labels=labels if labelled else None,
+            label_names=self.labels,
+            where=name,
+        )
+        return examples.capped(limit_per_class) if split == "train" else examples
 
 
 def read_table(path: str, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:

@@ -76,10 +76,9 @@ def test_outcome_progress_and_counters_come_back(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "out.txt").read_text() == "2"
 
 
-def test_a_rank_that_takes_long_to_end_has_done_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "PEER_SECONDS", 0.5)
+def test_a_rank_that_takes_long_to_end_has_done_its_work(tmp_path: Path) -> None:
     started = time.monotonic()
-    assert run(tmp_path / "a", act="linger").manifest.summary == {"rank": 0}
+    assert run(tmp_path / "a", act="linger", grace=0.5).manifest.summary == {"rank": 0}
     assert time.monotonic() - started < 40
     assert living(tmp_path / "a") == []
 

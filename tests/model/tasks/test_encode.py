@@ -7,17 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.tasks.encode import collate, encode, evaluation_batches, training_batches, truncate
-from model.tasks.heads import new_classifier
-from model.tasks.table import Examples
-from model.tasks.training import Classification, predict
+from model.tasks.encode import encode, evaluation_batches, training_batches, truncate
+from model.tasks.heads import new_network
+from model.tasks.objective import TaskObjective
+from model.tasks.predict import predict
+from model.tasks.table import load_task
 from model.train.distributed import World
 
-CPU = torch.device("cpu")
-
-
-def _examples(*texts, pairs=None, labels=None):
-    return Examples(texts=texts, text_pairs=pairs, labels=labels, label_names=("0", "1"))
+ALONE = World(rank=0, size=1, device=torch.device("cpu"))
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 60))
@@ -60,30 +57,36 @@ def test_epochs_and_seeds_have_orders_of_their_own_and_batches_like_lengths():
 
 
 def test_sequences_are_framed_and_truncated_ones_counted(pieces):
-    data = encode(_examples("good film", "the film is very very good", labels=[1, 1]), pieces, max_length=5)
+    data = encode(["good film", "the film is very very good"], None, pieces, max_length=5)
     words = [[pieces.backend.id_to_token(int(i)) for i in sequence] for sequence in data.sequences]
     assert words == [["[CLS]", "good", "film", "[SEP]"], ["[CLS]", "the", "film", "is", "[SEP]"]]
     assert data.truncated == 1
-    assert data.labels.tolist() == [1, 1]
 
 
 def test_a_text_cannot_make_a_special_token(pieces):
-    data = encode(_examples("good [SEP] film"), pieces, max_length=32)
+    data = encode(["good [SEP] film"], None, pieces, max_length=32)
     assert data.sequences[0].tolist().count(pieces.special.sep) == 1
 
 
 def test_pairs_have_two_segments(pieces):
-    data = encode(_examples("good film", "bad", pairs=("the plot", "cold , dull")), pieces, max_length=32)
-    batch = collate(data, [0, 1])
+    data = encode(["good film", "bad"], ["the plot", "cold , dull"], pieces, max_length=32)
+    batch = data.batch([0, 1])
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1]]
     assert batch["attention_mask"].all()
     assert (batch["input_ids"] == pieces.special.sep).sum(1).tolist() == [2, 2]
-    assert "labels" not in batch
+
+
+def test_targets_come_with_their_samples(pieces):
+    targets = {"stars": np.array([0.5, 3.0, 4.5], np.float32), "span": np.array([[0, 1], [1, 2], [2, 2]])}
+    batch = encode(["good", "bad", "good film"], None, pieces, 32, targets).batch([2, 0])
+    assert batch["stars"].tolist() == [4.5, 0.5]
+    assert batch["span"].tolist() == [[2, 2], [0, 1]]
+    assert batch["input_ids"].shape == (2, 4)
 
 
 def test_padding_is_masked_and_belongs_to_no_segment(pieces):
-    data = encode(_examples("good", "good film with the cast"), pieces, max_length=32)
-    batch = collate(data, np.array([0, 1]))
+    data = encode(["good", "good film with the cast"], None, pieces, max_length=32)
+    batch = data.batch(np.array([0, 1]))
     assert batch["attention_mask"].sum(1).tolist() == [3, 7]
     assert batch["input_ids"][0, 3:].tolist() == [pieces.special.pad] * 4
     assert batch["token_type_ids"].sum() == 0
@@ -92,9 +95,9 @@ def test_padding_is_masked_and_belongs_to_no_segment(pieces):
 
 def test_company_in_a_batch_changes_no_answer(pieces, shape):
     texts = [("good film the plot is cold and dull . " * 3)[: 5 * n] for n in range(1, 25)]
-    model = new_classifier(shape, None, 2, None, seed=1)
-    trained, world = Classification(model, "fp32"), World(0, 1, CPU)
-    together = predict(trained, encode(_examples(*texts), pieces, 32), world)
-    alone = np.concatenate([predict(trained, encode(_examples(text), pieces, 32), world) for text in texts])
+    task, meaning = load_task("sst2"), {"labels": ["0", "1"]}
+    objective = TaskObjective(task, new_network(task, shape, None, meaning, None, seed=1), "fp32", ALONE.device).eval()
+    together = predict(objective, encode(texts, None, pieces, 32), ALONE)
+    alone = [predict(objective, encode([text], None, pieces, 32), ALONE)[0] for text in texts]
     np.testing.assert_allclose(together, alone, atol=1e-6)
-    np.testing.assert_allclose(together.sum(1), 1.0, atol=1e-6)
+    np.testing.assert_allclose(np.sum(together, axis=1), 1.0, atol=1e-6)

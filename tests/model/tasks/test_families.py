@@ -15,10 +15,10 @@ from model.families.presets import parse_model
 from model.families.table import FAMILIES
 from model.hub.export_stage import STAGE as EXPORT
 from model.hub.export_stage import ExportConfig
-from model.tasks.evaluate_config import EvaluateConfig
-from model.tasks.evaluate_stage import STAGE as EVALUATE
-from model.tasks.finetune_config import FinetuneConfig
-from model.tasks.finetune_stage import STAGE as FINETUNE
+from model.tasks.evaluate.config import EvaluateConfig
+from model.tasks.evaluate.stage import STAGE as EVALUATE
+from model.tasks.finetune.config import FinetuneConfig
+from model.tasks.finetune.stage import STAGE as FINETUNE
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execute import execute
 from pipeline.core.execution import Execution

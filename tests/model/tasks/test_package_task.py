@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from model.tasks.package import Task, label_of, named_packages
+from model.tasks.package import TASK, label_of, named_packages
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 from pipeline.core.shards import shard_name
@@ -49,7 +49,7 @@ def _documents(packages=("numpy", "torch", "stdlib"), modules=10, each=12):
 
 
 def _both(path, limit=None):
-    return {split: Task().read(path, split, limit) for split in ("train", "dev")}
+    return {split: TASK.read(path, split, limit) for split in ("train", "dev")}
 
 
 def test_labels_come_from_the_document_id():
@@ -98,7 +98,7 @@ def test_shards_and_order_of_the_corpus_change_nothing(tmp_path):
     documents = _documents()
     one, four = _corpus(tmp_path / "one", documents), _corpus(tmp_path / "four", documents[::-1], shards=4)
     for split, examples in _both(one).items():
-        other = Task().read(four, split, None)
+        other = TASK.read(four, split, None)
         assert list(examples.texts) == list(other.texts)
         assert list(examples.labels) == list(other.labels)
 
@@ -142,15 +142,15 @@ def test_a_package_with_one_document_can_be_in_neither_split(tmp_path):
 
 def test_corpora_that_cannot_give_the_task_are_refused(tmp_path):
     with pytest.raises(DataError, match="holds no corpus"):
-        Task().read(str(tmp_path), "train", None)
+        TASK.read(str(tmp_path), "train", None)
     train_only = [(name, "train", sentences) for name, _, sentences in _documents()]
     with pytest.raises(DataError, match="no held-out documents of source docstrings"):
-        Task().read(_corpus(tmp_path / "a", train_only), "train", None)
+        TASK.read(_corpus(tmp_path / "a", train_only), "train", None)
     with pytest.raises(DataError, match=r"sentences of 1 packages.*name more packages"):
-        Task().read(_corpus(tmp_path / "b", _documents(("numpy",))), "train", None)
+        TASK.read(_corpus(tmp_path / "b", _documents(("numpy",))), "train", None)
     with pytest.raises(DataError, match="no split 'test'"):
-        Task().read(_corpus(tmp_path / "c", _documents()), "test", None)
+        TASK.read(_corpus(tmp_path / "c", _documents()), "test", None)
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / shard_name("corpus", 0, 1)).write_bytes(b"not arrow")
     with pytest.raises(DataError, match="is no Arrow file"):
-        Task().read(str(tmp_path / "d"), "train", None)
+        TASK.read(str(tmp_path / "d"), "train", None)

@@ -11,44 +11,30 @@ import pytest
 import torch
 
 from model import checkpoint
-from model.tasks import finetune
-from model.tasks.evaluate_config import EvaluateConfig
-from model.tasks.evaluate_stage import STAGE as EVALUATE
-from model.tasks.finetune_config import FinetuneConfig
-from model.tasks.finetune_stage import STAGE as FINETUNE
-from model.tasks.heads import new_classifier
+from model.tasks.finetune import run
+from model.tasks.finetune.config import FinetuneConfig
+from model.tasks.heads import new_network
 from model.tasks.predictions import read_predictions
+from model.tasks.table import load_task
 from pipeline.core import artifact
-from pipeline.core.errors import ClozeError, DataError, UsageError
-from pipeline.core.execute import execute
-from pipeline.core.execution import Execution
+from pipeline.core.errors import ClozeError, DataError, Stopped, UsageError
+from tests.model.tasks.stages import Listener, evaluate, finetune, settings
 
-EXECUTION = Execution(device="cpu", threads=1)
-
-
-def _config(data, **values):
-    defaults = {"epochs": 8, "batch_size": 16, "learning_rate": 3e-3, "max_length": 32, "precision": "fp32", "seed": 3}
-    return FinetuneConfig(data=str(data), **{**defaults, **values})
-
-
-def _finetune(config, pretrained, out, **inputs):
-    given = {"pretrain": pretrained, **inputs} if pretrained else inputs
-    return execute(FINETUNE, config, given, str(out), execution=EXECUTION)
-
-
-def _evaluate(checkpoint_path, out, **values):
-    config = EvaluateConfig(precision="fp32", **values)
-    return execute(EVALUATE, config, {"finetune": str(checkpoint_path)}, str(out), execution=EXECUTION)
+STEPS = 8 * 15  # of `settings` on `sentiment`
 
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory, pretrained, sentiment):
-    out = tmp_path_factory.mktemp("tuned") / "sst2"
-    return out, _finetune(_config(sentiment), pretrained, out)
+    out, listener = tmp_path_factory.mktemp("tuned") / "sst2", Listener()
+    return out, finetune(settings(sentiment), pretrained, out, report=listener), listener
+
+
+def _lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_it_learns_and_says_so(tuned, sentiment):
-    out, result = tuned
+    out, result, _ = tuned
     metrics = result.as_json()["metrics"]
     assert list(metrics) == ["accuracy", "majority", "from_scratch"]
     assert metrics["accuracy"] > 0.95 > 0.75 > metrics["majority"] >= 0.5
@@ -56,17 +42,28 @@ def test_it_learns_and_says_so(tuned, sentiment):
     counters = result.manifest.counters
     assert counters["kept/train"] == counters["read/train"] == 240
     assert result.manifest.parents.keys() == {"pretrain", "data"}
-    history = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in history] == list(range(1, 121))
-    assert [line["step"] for line in history if "dev_accuracy" in line] == [15 * epoch for epoch in range(1, 9)]
-    assert history[-1]["dev_accuracy"] == metrics["accuracy"]
-    assert abs(history[0]["loss"] - math.log(2)) < 0.1
-    assert history[-1]["loss"] < 0.3
     assert json.loads((out / "metrics.json").read_text())["metrics"] == metrics
 
 
+def test_its_log_lines_say_how_both_trainings_went(tuned):
+    out, result, listener = tuned
+    metrics = result.as_json()["metrics"]
+    for name, score in (("metrics.jsonl", metrics["accuracy"]), ("from_scratch.jsonl", metrics["from_scratch"])):
+        lines = _lines(out / name)
+        assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+        assert [line["step"] for line in lines if "dev_accuracy" in line] == [15 * epoch for epoch in range(1, 9)]
+        assert lines[-1]["dev_accuracy"] == score
+        assert lines[0]["loss"] == pytest.approx(math.log(2), rel=0.05)
+    assert [line["step"] for line in listener.lines] == list(range(1, 2 * STEPS + 1))
+    assert listener.lines[STEPS - 1] == _lines(out / "metrics.jsonl")[-1]
+    assert listener.lines[-1]["from_scratch_dev_accuracy"] == metrics["from_scratch"]
+    assert listener.done[-1] == (2 * STEPS, 2 * STEPS)
+    best = max(_lines(out / "metrics.jsonl"), key=lambda line: line.get("dev_accuracy", 0.0))
+    assert result.as_json()["best"] == {"step": best["step"], "dev_accuracy": best["dev_accuracy"]}
+
+
 def test_the_checkpoint_says_what_its_outputs_mean(tuned):
-    out, result = tuned
+    out, result, _ = tuned
     loaded = checkpoint.load(str(out))
     assert loaded.path == str(out / result.as_json()["checkpoint"])
     assert loaded.heads == {"classifier": {"num_labels": 2}}
@@ -75,20 +72,22 @@ def test_the_checkpoint_says_what_its_outputs_mean(tuned):
     assert loaded.state["classifier.weight"].shape == (2, 32)
     assert loaded.step == 8 * 15
     assert not any(name.startswith(("masked_lm", "pair")) for name in loaded.state)
+    assert loaded.training is None
+    assert not (out / "checkpoints").exists()
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not(tuned, pretrained, sentiment, tmp_path):
-    again = _finetune(_config(sentiment), pretrained, tmp_path / "again")
+    again = finetune(settings(sentiment), pretrained, tmp_path / "again")
     assert again.manifest.content_sha256 == tuned[1].manifest.content_sha256
-    other = _finetune(_config(sentiment, seed=4, baselines=False), pretrained, tmp_path / "other")
+    other = finetune(settings(sentiment, seed=4, baselines=False), pretrained, tmp_path / "other")
     ours, theirs = (checkpoint.load(str(path)).state["classifier.weight"] for path in (tuned[0], tmp_path / "other"))
     assert not torch.equal(ours, theirs)
     assert list(other.as_json()["metrics"]) == ["accuracy"]
 
 
 def test_evaluation_repeats_the_dev_score_exactly(tuned, sentiment, tmp_path):
-    out, finetuned = tuned
-    result = _evaluate(out, tmp_path / "eval", data=str(sentiment)).as_json()
+    out, finetuned, _ = tuned
+    result = evaluate(out, tmp_path / "eval", data=str(sentiment)).as_json()
     assert result["metrics"]["accuracy"] == finetuned.as_json()["metrics"]["accuracy"]
     assert result["examples"] == 70
     assert (tmp_path / "eval" / "predictions.tsv").read_bytes() == (out / "predictions.tsv").read_bytes()
@@ -106,7 +105,7 @@ def test_evaluation_repeats_the_dev_score_exactly(tuned, sentiment, tmp_path):
 
 
 def test_a_split_without_labels_gets_predictions_and_no_score(tuned, sentiment, tmp_path):
-    result = _evaluate(tuned[0] / "checkpoint", tmp_path / "eval", data=str(sentiment), split="test").as_json()
+    result = evaluate(tuned[0] / "checkpoint", tmp_path / "eval", data=str(sentiment), split="test").as_json()
     assert result["metrics"] == {}
     assert result["examples"] == 9
     rows = read_predictions(str(tmp_path / "eval" / "predictions.tsv"))
@@ -115,22 +114,22 @@ def test_a_split_without_labels_gets_predictions_and_no_score(tuned, sentiment, 
 
 
 def test_truncation_is_counted(pretrained, sentiment, tmp_path):
-    result = _finetune(_config(sentiment, max_length=6, epochs=1, baselines=False), pretrained, tmp_path / "out")
+    result = finetune(settings(sentiment, max_length=6, epochs=1, baselines=False), pretrained, tmp_path / "out")
     longer = sum(len(line.split("\t")[0].split()) > 4 for line in (sentiment / "train.tsv").read_text().splitlines()[1:])
     assert result.manifest.counters["truncated/train"] == longer > 0
 
 
 def test_from_scratch_takes_the_shape_and_not_the_weights(tuned, pretrained, sentiment, tmp_path, vocab_file):
-    result = _finetune(_config(sentiment, from_scratch=True), pretrained, tmp_path / "same")
+    result = finetune(settings(sentiment, from_scratch=True), pretrained, tmp_path / "same")
     assert list(result.as_json()["metrics"]) == ["accuracy", "majority"]
     assert result.as_json()["metrics"]["accuracy"] == tuned[1].as_json()["metrics"]["from_scratch"]
-    config = _config(sentiment, from_scratch=True, model="bert-tiny", epochs=1)
-    _finetune(config, None, tmp_path / "preset", vocab=vocab_file)
+    config = settings(sentiment, from_scratch=True, model="bert-tiny", epochs=1)
+    finetune(config, None, tmp_path / "preset", vocab=vocab_file)
     assert checkpoint.load(str(tmp_path / "preset")).model.hidden_size == 128
     with pytest.raises(UsageError, match=r"needs vocab \(found none\)"):
-        _finetune(config, None, tmp_path / "no-vocab")
+        finetune(config, None, tmp_path / "no-vocab")
     with pytest.raises(UsageError, match="needs a checkpoint"):
-        _finetune(_config(sentiment), None, tmp_path / "nothing")
+        finetune(settings(sentiment), None, tmp_path / "nothing")
 
 
 def test_a_killed_try_leaves_nothing_finished_and_the_next_one_the_same_bytes(
@@ -144,47 +143,71 @@ def test_a_killed_try_leaves_nothing_finished_and_the_next_one_the_same_bytes(
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(finetune, "write_predictions", die)
+        patch.setattr(run, "_save", die)
         with pytest.raises(Killed):
-            _finetune(_config(sentiment), pretrained, out)
-    assert (out / "checkpoint").is_dir()
+            finetune(settings(sentiment), pretrained, out)
     assert not artifact.is_artifact(str(out))
-    (out / "checkpoint" / "left.bin").write_bytes(b"from the killed try")
-    result = _finetune(_config(sentiment), pretrained, out)
+    (out / "checkpoint").mkdir()
+    (out / "checkpoint" / "left.bin").write_bytes(b"from a killed try")
+    result = finetune(settings(sentiment), pretrained, out)
     assert result.manifest.content_sha256 == tuned[1].manifest.content_sha256
 
 
 def test_mistakes_are_told_in_one_sentence(tuned, pretrained, sentiment, tmp_path):
     with pytest.raises(UsageError, match=r"was pretrained, not fine-tuned .* run `cloze finetune`"):
-        _evaluate(pretrained, tmp_path / "a", data=str(sentiment))
+        evaluate(pretrained, tmp_path / "a", data=str(sentiment))
     with pytest.raises(
         UsageError, match=r"max_length \(64\) exceeds the model's max_position_embeddings \(32\); use 32 or less"
     ):
-        _finetune(_config(sentiment, max_length=64), pretrained, tmp_path / "b")
+        finetune(settings(sentiment, max_length=64), pretrained, tmp_path / "b")
     with pytest.raises(UsageError, match="task sst2 needs data"):
-        _finetune(FinetuneConfig(max_length=32), pretrained, tmp_path / "c")
+        finetune(FinetuneConfig(max_length=32), pretrained, tmp_path / "c")
     with pytest.raises(UsageError, match="task package needs corpus"):
-        _finetune(FinetuneConfig(task="package", max_length=32), pretrained, tmp_path / "c")
+        finetune(FinetuneConfig(task="package", max_length=32), pretrained, tmp_path / "c")
     with pytest.raises(DataError, match=r"nowhere does not exist"):
-        _finetune(_config(tmp_path / "nowhere"), pretrained, tmp_path / "d")
+        finetune(settings(tmp_path / "nowhere"), pretrained, tmp_path / "d")
     with pytest.raises(DataError):
-        _finetune(_config(sentiment), str(sentiment), tmp_path / "e")
-    with pytest.raises(ClozeError, match=r"10 steps in a row .* lower learning_rate"):
-        _finetune(_config(sentiment, learning_rate=1e30, clip=1e30), pretrained, tmp_path / "f")
+        finetune(settings(sentiment), str(sentiment), tmp_path / "e")
+    with pytest.raises(ClozeError, match=r"steps in a row .* lower learning_rate \(1e\+30\)"):
+        finetune(settings(sentiment, learning_rate=1e30, clip=1e30), pretrained, tmp_path / "f")
     assert not any(artifact.is_artifact(str(tmp_path / name)) for name in "abcdef")
 
 
+@pytest.mark.parametrize("stop_at", [7, 15, STEPS, STEPS + 40])
+def test_stopped_anywhere_it_goes_on_to_the_same_bytes(tuned, pretrained, sentiment, tmp_path, stop_at):
+    """Within an epoch, at a score on the way, after the last step, and in the baseline."""
+    out, listener = tmp_path / "out", Listener(stop_at)
+    with pytest.raises(Stopped, match="run again to go on"):
+        finetune(settings(sentiment), pretrained, out, report=listener, execution={"checkpoint_every": 5})
+    assert not artifact.is_artifact(str(out))
+    assert checkpoint.load(str(out)).task["name"] == "sst2"  # an unfinished artifact's newest checkpoint is one to use
+    again = Listener()
+    result = finetune(settings(sentiment), pretrained, out, report=again)
+    assert result.manifest.content_sha256 == tuned[1].manifest.content_sha256
+    assert result.manifest.counters == tuned[1].manifest.counters
+    assert sorted({line["step"] for line in listener.lines + again.lines}) == list(range(1, 2 * STEPS + 1))
+    assert [line["step"] for line in _lines(out / "metrics.jsonl")] == list(range(1, STEPS + 1))
+
+
+def test_a_dev_split_without_labels_is_refused_before_training(pretrained, sentiment, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.tsv").write_bytes((sentiment / "train.tsv").read_bytes())
+    (tmp_path / "data" / "dev.tsv").write_text("sentence\ngood\n")
+    with pytest.raises(DataError, match=r"dev\.tsv, line 1: no column 'label'"):
+        finetune(settings(tmp_path / "data"), pretrained, tmp_path / "out")
+
+
 def test_training_moves_every_part_and_leaves_the_checkpoint_alone(pretrained, shape):
-    loaded = checkpoint.load(pretrained)
+    loaded, task, meaning = checkpoint.load(pretrained), load_task("sst2"), {"labels": ["0", "1"]}
     before = {name: tensor.clone() for name, tensor in loaded.state.items()}
-    model = new_classifier(shape, loaded.state, 2, None, seed=1)
+    model = new_network(task, shape, loaded.state, meaning, None, seed=1)
     assert all(parameter.requires_grad for parameter in model.parameters())
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
     assert all(torch.equal(before[name], loaded.state[name]) for name in before)
-    random = new_classifier(shape, None, 2, None, seed=1)
-    fresh = new_classifier(shape, loaded.state, 2, None, seed=1)
+    random = new_network(task, shape, None, meaning, None, seed=1)
+    fresh = new_network(task, shape, loaded.state, meaning, None, seed=1)
     assert torch.equal(fresh.classifier.weight, random.classifier.weight)
     name = "encoder.embeddings.word.weight"
     assert torch.equal(fresh.state_dict()[name], before[name])
@@ -193,7 +216,7 @@ def test_training_moves_every_part_and_leaves_the_checkpoint_alone(pretrained, s
 
 def test_the_command_line_can_import_the_stages_without_torch():
     program = (
-        "import sys, model.tasks.finetune_stage, model.tasks.evaluate_stage;"
+        "import sys, model.tasks.finetune.stage, model.tasks.evaluate.stage;"
         "print([m for m in ('torch', 'numpy', 'pyarrow', 'tokenizers', 'apache_beam') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"

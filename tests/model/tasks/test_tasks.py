@@ -6,8 +6,11 @@ import csv
 
 import pytest
 
-from model.tasks.finetune_config import FinetuneConfig
-from model.tasks.table import TASKS, Examples, load_task, task_source
+from model.tasks.finetune.config import FinetuneConfig
+from model.tasks.labelled_texts import LabelledTexts
+from model.tasks.table import TASKS, load_task
+from model.tasks.task import task_source
+from model.tasks.tsv import TextFiles
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
 
@@ -84,8 +87,24 @@ def test_a_fault_names_file_and_line(tmp_path, content, said):
     assert str(tmp_path / "dev.tsv") in str(fault.value)
 
 
+def test_pairs_are_read_by_their_columns(tmp_path):
+    _write(tmp_path, "dev", "x\tgood film\tfine film\tyes", "x\tbad\tfine\tno", header="id\tone\ttwo\tsame")
+    read = TextFiles(text="one", pair="two", label="same", labels=("no", "yes"))
+    examples = read(str(tmp_path), "dev", None)
+    assert list(zip(examples.texts, examples.text_pairs, examples.labels, strict=True)) == [
+        ("good film", "fine film", 1),
+        ("bad", "fine", 0),
+    ]
+    _write(tmp_path, "dev", "x\tgood film\t\tyes", header="id\tone\ttwo\tsame")
+    with pytest.raises(DataError, match=r"dev\.tsv, line 2: the two is empty"):
+        read(str(tmp_path), "dev", None)
+
+
 def test_a_wrong_directory_is_named_with_what_belongs_there(tmp_path):
-    with pytest.raises(DataError, match=r"train\.tsv does not exist; task sst2 reads a directory with train\.tsv and dev\.tsv"):
+    with pytest.raises(
+        DataError,
+        match=r"train\.tsv does not exist; the task reads a directory with train\.tsv and dev\.tsv \(columns: sentence, label\)",
+    ):
         _read(tmp_path / "nowhere", "train")
 
 
@@ -114,11 +133,11 @@ def test_the_data_path_is_no_part_of_the_fingerprint_but_its_content_is(tmp_path
 def test_capping_balances_keeps_the_order_and_does_not_depend_on_it():
     labels = [0] * 30 + [1] * 5
     texts = [f"text {i}" for i in range(35)]
-    capped = Examples(texts=texts, labels=labels, label_names=("a", "b")).capped(6)
+    capped = LabelledTexts(texts=texts, labels=labels, label_names=("a", "b")).capped(6)
     assert capped.class_counts() == {"a": 6, "b": 5}
     assert capped.dropped == {"over_limit_per_class": 24}
     assert list(capped.texts) == sorted(capped.texts, key=texts.index)
-    turned = Examples(texts=texts[::-1], labels=labels[::-1], label_names=("a", "b")).capped(6)
+    turned = LabelledTexts(texts=texts[::-1], labels=labels[::-1], label_names=("a", "b")).capped(6)
     assert set(turned.texts) == set(capped.texts)
 
 
@@ -130,7 +149,7 @@ def test_the_limit_holds_for_training_only_in_sst2(tmp_path):
 
 
 def test_relabelling_follows_names_and_refuses_unknown_ones():
-    examples = Examples(texts=["x", "y"], labels=[0, 1], label_names=("a", "b"), where="dev.tsv")
+    examples = LabelledTexts(texts=["x", "y"], labels=[0, 1], label_names=("a", "b"), where="dev.tsv")
     assert list(examples.relabelled(["b", "c", "a"]).labels) == [2, 0]
     with pytest.raises(DataError, match=r"dev\.tsv holds the label 'b', the model knows a, c"):
         examples.relabelled(["a", "c"])

@@ -1,23 +1,24 @@
 """Stage finetune: a pretrained checkpoint and a task's labelled set in; a fine-tuned checkpoint and its scores out.
 
-Files: `checkpoint/` (encoder, pooler and classifier; config.json's `task` says what its outputs mean), `metrics.json`,
-`predictions.tsv` (the dev split), `metrics.jsonl` (the training's log lines); `checkpoints/` while it runs.
+Files: `checkpoint/` (encoder and the task's head; config.json's `task` says what its outputs mean), `metrics.json`,
+`predictions.tsv` (the dev split), `metrics.jsonl` (the log lines, with times), `from_scratch.jsonl` (those of the baseline).
+`checkpoints/` is there while it trains.
 
 The command line imports this module at every start; torch comes in when the stage runs.
 """
 
 from __future__ import annotations
 
-from model.tasks.finetune_config import VERSION, FinetuneConfig
+from model.tasks.finetune.config import VERSION, FinetuneConfig
 from pipeline.core.humanize import figures
 from pipeline.core.stage import Build, Outcome, Stage
 
 
 def run(config: FinetuneConfig, build: Build) -> Outcome:
-    """Fine-tune; see `model.tasks.finetune.finetune`."""
-    from model.tasks.finetune import finetune
+    """Fine-tune on this rank; see `model.tasks.finetune.run.run`."""
+    from model.tasks.finetune import run as finetune
 
-    return finetune(config, build)
+    return finetune.run(config, build)
 
 
 STAGE = Stage(
@@ -26,7 +27,7 @@ STAGE = Stage(
     config=FinetuneConfig,
     run=run,
     optional_inputs=("pretrain", "corpus", "vocab"),  # no checkpoint is needed with from_scratch and model
-    volatile=("metrics.jsonl", "skipped.jsonl"),
+    volatile=("metrics.jsonl", "skipped.jsonl", "from_scratch.jsonl"),
     worker="model",
     parallel=True,
     outputs=("checkpoint", "predictions"),

@@ -7,16 +7,16 @@ The command line imports this module at every start; torch comes in when the sta
 
 from __future__ import annotations
 
-from model.tasks.evaluate_config import VERSION, EvaluateConfig
+from model.tasks.evaluate.config import VERSION, EvaluateConfig
 from pipeline.core.humanize import figures
 from pipeline.core.stage import Build, Outcome, Stage
 
 
 def run(config: EvaluateConfig, build: Build) -> Outcome:
-    """Evaluate; see `model.tasks.evaluate.evaluate`."""
-    from model.tasks.evaluate import evaluate
+    """Evaluate; see `model.tasks.evaluate.run.run`."""
+    from model.tasks.evaluate import run as evaluate
 
-    return evaluate(config, build)
+    return evaluate.run(config, build)
 
 
 STAGE = Stage(

@@ -1,0 +1,1 @@
+"""Stage evaluate: config, the stage, and the evaluation."""

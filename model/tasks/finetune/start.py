@@ -1,0 +1,89 @@
+"""What fine-tuning starts from: a pretrained checkpoint, its shape alone, or a preset's shape and a vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from model import checkpoint
+from model.families.config import ModelConfig
+from model.families.presets import model_config
+from model.tasks.finetune.config import FinetuneConfig
+from model.train.distributed import World
+from pipeline import tokenizer
+from pipeline.core import storage
+from pipeline.core.errors import UsageError
+from pipeline.core.stage import Build
+from pipeline.dataset.schema import DatasetInfo
+from pipeline.tokenizer.tokenizer import Tokenizer
+
+TOKENIZER = "tokenizer"  # below the build's scratch, where there is no checkpoint to take it from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What fine-tuning starts from.
+
+    Attributes:
+        state: weights by our names; None: random ones.
+        tokenizer: a directory that holds `pieces`.
+    """
+
+    model: ModelConfig
+    state: Mapping[str, Tensor] | None = field(repr=False)
+    tokenizer: str
+    pieces: Tokenizer
+    dataset: DatasetInfo | None
+
+
+def starting_point(config: FinetuneConfig, build: Build, world: World) -> Start:
+    """The checkpoint that the inputs name; with from_scratch its shape alone, or a preset's shape and a vocabulary.
+
+    Raises:
+        UsageError: an input is missing, or max_length exceeds the model's positions.
+        DataError: the checkpoint is missing or damaged.
+    """
+    found = _found(config, build, world)
+    most = found.model.max_position_embeddings
+    if config.max_length > most:
+        raise UsageError(
+            f"max_length ({config.max_length}) exceeds the model's max_position_embeddings ({most}); use {most} or less"
+        )
+    return found
+
+
+def _found(config: FinetuneConfig, build: Build, world: World) -> Start:
+    path = build.inputs.get("pretrain")
+    if path is not None:
+        loaded = checkpoint.load(path)
+        return Start(
+            model=_with_lstm(loaded.model, config.bilstm),
+            state=None if config.from_scratch else loaded.state,
+            tokenizer=loaded.tokenizer,
+            pieces=tokenizer.load(loaded.tokenizer),
+            dataset=loaded.dataset,
+        )
+    if not config.from_scratch:
+        raise UsageError("finetune needs a checkpoint (found none); name one that `cloze pretrain` made, or set from_scratch")
+    vocabulary = build.inputs.get("vocab")
+    if config.model is None or vocabulary is None:
+        missing = "model" if config.model is None else "vocab"
+        raise UsageError(
+            f"finetune from scratch without a checkpoint needs {missing} (found none); name a preset and a vocabulary"
+        )
+    pieces = tokenizer.load(vocabulary)
+    saved = storage.join(build.scratch, TOKENIZER)
+    if world.first:
+        pieces.save(saved)
+    shape = model_config(config.model, vocab_size=pieces.vocab_size, pad_token_id=pieces.special.pad)
+    return Start(model=_with_lstm(shape, config.bilstm), state=None, tokenizer=saved, pieces=pieces, dataset=None)
+
+
+def _with_lstm(model: ModelConfig, wanted: bool) -> ModelConfig:
+    if not wanted:
+        return model
+    if "bilstm" not in type(model).model_fields:
+        raise UsageError(f"bilstm (true) is for left-to-right encoders, this one is {model.family}; leave it out")
+    return model.model_copy(update={"bilstm": True})

@@ -1,0 +1,61 @@
+"""Fine-tuning and evaluation as stages in this process, for tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from model.tasks.evaluate.config import EvaluateConfig
+from model.tasks.evaluate.stage import STAGE as EVALUATE
+from model.tasks.finetune.config import FinetuneConfig
+from model.tasks.finetune.stage import STAGE as FINETUNE
+from pipeline.core.execute import Result, execute
+from pipeline.core.execution import Execution
+from pipeline.core.reporting import Reporter
+
+DEFAULTS = {"epochs": 8, "batch_size": 16, "learning_rate": 3e-3, "max_length": 32, "precision": "fp32", "seed": 3}
+ALONE = {"device": "cpu", "threads": 1}
+
+
+class Listener(Reporter):
+    """Keeps what a stage reports; with `stop_at`, asks it to stop when that many steps are done."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.stop_at = stop_at
+        self.lines: list[dict[str, Any]] = []
+        self.done: list[tuple[float, float | None]] = []
+
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        self.done.append((done, total))
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        self.lines.append(dict(values))
+        if values["step"] == self.stop_at:
+            self.stop_at = None
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def settings(data: Path, **values: Any) -> FinetuneConfig:
+    return FinetuneConfig.model_validate({"data": str(data), **DEFAULTS, **values})
+
+
+def finetune(
+    config: FinetuneConfig,
+    pretrained: str | None,
+    out: Path,
+    *,
+    report: Reporter | None = None,
+    execution: Mapping[str, Any] | None = None,
+    **inputs: str,
+) -> Result:
+    given = {"pretrain": pretrained, **inputs} if pretrained else inputs
+    how = Execution.model_validate({**ALONE, **(execution or {})})
+    return execute(FINETUNE, config, given, str(out), execution=how, report=report or Reporter())
+
+
+def evaluate(checkpoint: Path | str, out: Path, **values: Any) -> Result:
+    config = EvaluateConfig(precision="fp32", **values)
+    return execute(EVALUATE, config, {"finetune": str(checkpoint)}, str(out), execution=Execution.model_validate(ALONE))

@@ -1,0 +1,101 @@
+"""A task's loss is that of the whole batch however it is cut, and its score that of the whole split on any number of ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from model.families.config import ModelConfig
+from model.tasks.encode import TextSamples
+from model.tasks.heads import new_network
+from model.tasks.labelled_texts import LabelledTexts
+from model.tasks.measure import FEW, DevScore
+from model.tasks.objective import TaskObjective
+from model.tasks.source import Epochs
+from model.tasks.split import Split
+from model.tasks.table import load_task
+from model.train.distributed import World
+from model.train.interfaces import Interrupted
+from pipeline.tokenizer.tokenizer import Tokenizer
+
+ALONE = World(rank=0, size=1, device=torch.device("cpu"))
+MEANING = {"labels": ["0", "1"]}
+TEXTS = [f"{'good ' * (n % 7)}film {'the plot is bad ' * (n % 3)}" for n in range(21)]
+
+
+def split(pieces: Tokenizer, count: int = 21) -> Split:
+    examples = LabelledTexts(texts=TEXTS[:count], labels=[n % 2 for n in range(count)], label_names=("0", "1"))
+    return Split(examples=examples, samples=load_task("sst2").encode(examples, pieces, 32))
+
+
+def objective(shape: ModelConfig) -> TaskObjective:
+    task = load_task("sst2")
+    still = shape.model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0})
+    return TaskObjective(task, new_network(task, still, None, MEANING, None, seed=1), "fp32", ALONE.device)
+
+
+def gradient(trained: TaskObjective, batches: list[dict[str, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient of all parameters, and the summed figures."""
+    trained.zero_grad()
+    counts = torch.tensor([max(1.0, sum(trained.targets(batch)[0] for batch in batches))])
+    figures = torch.zeros(2, 1, dtype=torch.float64)
+    for batch in batches:
+        loss, found = trained(batch, counts)
+        loss.backward()
+        figures += found
+    grads = [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in trained.parameters()]
+    return torch.cat(grads), figures
+
+
+def test_gradients_add_up_to_those_of_the_whole_batch_and_blanks_add_nothing(pieces: Tokenizer, shape: ModelConfig) -> None:
+    trained, samples = objective(shape), split(pieces).samples
+    whole, figures = gradient(trained, [samples.batch(np.arange(21))])
+    blank = Epochs(samples, batch_size=4, seed=1, micro_batch=4).blank()
+    assert trained.targets(blank) == [0]
+    cut = [samples.batch(np.arange(0, 9)), blank, samples.batch(np.arange(9, 20)), samples.batch(np.array([20]))]
+    parts, summed = gradient(trained, cut)
+    assert whole.norm() > 0.01
+    torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(summed, figures)
+    assert not gradient(trained, [blank])[0].any()
+
+
+def test_scores_on_the_way_are_bounded_by_the_data_alone(pieces: Tokenizer, shape: ModelConfig) -> None:
+    def every(train: int, dev: int) -> int:
+        def lying(count: int) -> Any:
+            samples = TextSamples(sequences=(np.zeros(1, np.int32),) * count, second=np.ones(count), truncated=0, pad=0)
+            return Split(examples=split(pieces).examples, samples=samples)
+
+        measure = DevScore(objective(shape), lying(train), lying(dev), ALONE, epoch=10)
+        return next(step for step in range(1, 10_000) if measure.due(step))
+
+    assert every(100, FEW) == 10  # a small split is scored after each epoch
+    assert every(15 * 2000, 2000) == 10
+    assert every(2000, 2000) == 70  # a third of a training example's time, over 5 %
+
+
+def test_a_measurement_leaves_no_trace_and_is_kept_for_the_end(pieces: Tokenizer, shape: ModelConfig) -> None:
+    trained = objective(shape).train()
+    dev = split(pieces)
+    measure = DevScore(trained, dev, dev, ALONE, epoch=3)
+    torch.manual_seed(3)
+    random = torch.get_rng_state()
+    found = measure(3, lambda: False)
+    assert trained.training
+    assert torch.equal(torch.get_rng_state(), random)
+    kept = measure.predictions(3)
+    assert found == {"dev_accuracy": np.mean(kept.argmax(1) == np.arange(21) % 2)}
+    assert measure.predictions(3) is kept
+    with torch.no_grad():
+        trained.model.classifier.bias += torch.tensor([9.0, 0.0])
+    assert (measure.predictions(4).argmax(1) == 0).all()
+
+
+def test_a_stop_breaks_a_measurement_off(pieces: Tokenizer, shape: ModelConfig) -> None:
+    trained = objective(shape).train()
+    with pytest.raises(Interrupted):
+        DevScore(trained, split(pieces), split(pieces), ALONE, epoch=3)(3, lambda: True)
+    assert trained.training
