@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from model import checkpoint
-from model.tasks.finetune_config import FinetuneConfig
+from model.tasks.finetune.config import FinetuneConfig
 from pipeline.core.execution import Execution
 from pipeline.core.worker import Job
 from tests.model.datasets import lines
@@ -34,7 +34,7 @@ def job(sentiment: Path, pretrained: str, out: Path, **execution: Any) -> Job:
     out.mkdir(parents=True, exist_ok=True)
     return Job(
         stage="finetune",
-        reference="model.tasks.finetune_stage:STAGE",
+        reference="model.tasks.finetune.stage:STAGE",
         config=config.model_dump(mode="json"),
         path=str(out),
         inputs={"pretrain": pretrained},
