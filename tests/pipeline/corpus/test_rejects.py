@@ -198,13 +198,13 @@ def test_a_limit_on_what_cannot_be_read(tmp_path, limit, stops):
 
 
 def test_what_is_no_unicode_is_written_all_the_same(tmp_path):
-    """Lone surrogates, from file names or escapes in JSON, become U+FFFD; Arrow would refuse them."""
+    """Bytes of a file's name that are no UTF-8 become escapes, lone surrogates in text U+FFFD; Arrow would refuse both."""
     (tmp_path / "a").mkdir()
     for name, text in (("b\udce9.txt", prose(1)), ("c\udce9.txt", "Too short.")):
         (tmp_path / "a" / name).write_text(text)
     result = make(tmp_path / "out", f"text={tmp_path / 'a'}", keep_rejected=True)
-    assert [row["id"] for row in rows(result)] == ["text/b\ufffd.txt"]
-    assert [row["id"] for row in rows(result, "rejected/*.arrow")] == ["text/c\ufffd.txt"]
+    assert [row["id"] for row in rows(result)] == ["text/b\\xe9.txt"]
+    assert [row["id"] for row in rows(result, "rejected/*.arrow")] == ["text/c\\xe9.txt"]
     document = Document(id="a\udce9", source="text", title="A\ud800", paragraphs=("It ended \udfff here.", "Well."))
     told = well_formed(document)
     assert (told.id, told.title, told.paragraphs) == ("a\ufffd", "A\ufffd", ("It ended \ufffd here.", "Well."))
