@@ -100,6 +100,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
             self._fork_server.kill()
             self._fork_server.wait()
         self._listener.join()
+        assert self._fork_server.stdout is not None
+        self._fork_server.stdout.close()
 
     def raise_if_dead(self) -> None:
         """Raises: WorkerLost: a worker has died since the last call."""
