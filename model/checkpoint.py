@@ -6,7 +6,7 @@ holds the size and sha256 of every other one:
     model.safetensors   the weights in fp32 under our parameter names; the tied decoder is stored once
     config.json         model, heads, task, dataset, step: all that is needed to build the model again
     tokenizer/          a Hugging Face tokenizer directory
-    training/           (of pretraining only) what `resume` needs; the trainer's own
+    training/           (of pretraining, and while fine-tuning runs) what `resume` needs; the trainer's own
     checkpoint.json
 
 `heads` has one entry a head: `{"masked_lm": {}, "pair": {"num_labels": 2}}` after pretraining,
@@ -46,6 +46,18 @@ TOKENIZER = "tokenizer"
 TRAINING = "training"
 STEPS = "checkpoints"  # below a pretrain artifact: one step-XXXXXXXX a checkpoint
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_DTYPES = {  # as the safetensors format names them
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 _PICKLE = "a pickle, which can run code when it is read; convert it to safetensors where it comes from"
 
 log = logging.getLogger(__name__)
@@ -53,7 +65,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A checkpoint in memory. `path` is the checkpoint directory, `tokenizer` and `training` directories in it."""
+    """A checkpoint in memory. `path` is the checkpoint directory, `tokenizer` a directory in it."""
 
     path: str
     model: ModelConfig
@@ -62,7 +74,6 @@ class Loaded:
     dataset: DatasetInfo | None
     step: int
     tokenizer: str
-    training: str | None  # None where the checkpoint cannot be resumed from
     state: dict[str, torch.Tensor] = field(repr=False)  # parameter name -> fp32 tensor on the CPU
 
 
@@ -155,17 +166,14 @@ def verify(directory: str, *, training: bool = True) -> None:
             raise DataError(f"{file} has sha256 {found_digest[:12]}…, {COMPLETE} says {digest[:12]}…; use another checkpoint")
 
 
-def load(path: str, *, training: bool = False) -> Loaded:
-    """Read the checkpoint at `path` (anything that `resolve` accepts) after verifying its files.
-
-    Args:
-        training: also verify what `resume` needs, and refuse a checkpoint without it.
+def load(path: str) -> Loaded:
+    """Read the checkpoint at `path` (anything that `resolve` accepts) after verifying its files, but for those of `resume`.
 
     Raises:
         DataError: there is none, or a file of it is damaged.
     """
     directory = resolve(path)
-    verify(directory, training=training)
+    verify(directory, training=False)
     name = storage.join(directory, CONFIG)
     try:
         content = json.loads(storage.read_text(name))
@@ -174,9 +182,6 @@ def load(path: str, *, training: bool = False) -> Loaded:
         heads, task, step = dict(content["heads"]), content["task"], int(content["step"])
     except (ValueError, TypeError, KeyError, ValidationError, UsageError) as error:
         raise DataError(f"{name} is damaged ({error}); use another checkpoint") from error
-    resumable = storage.is_dir(storage.join(directory, TRAINING))
-    if training and not resumable:
-        raise DataError(f"{directory} cannot be resumed (it has no {TRAINING}/); use a checkpoint of an unfinished pretraining")
     return Loaded(
         path=directory,
         model=model,
@@ -185,7 +190,6 @@ def load(path: str, *, training: bool = False) -> Loaded:
         dataset=dataset,
         step=step,
         tokenizer=storage.join(directory, TOKENIZER),
-        training=storage.join(directory, TRAINING) if resumable else None,
         state=read_tensors(storage.join(directory, WEIGHTS)),
     )
 
@@ -251,9 +255,25 @@ def _what_it_is(path: str) -> str:
 
 
 def write_tensors(path: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors as one safetensors file, atomically. Tensors that share memory are written out each."""
-    ready = {name: tensor.detach().to("cpu").clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-    storage.write_bytes(path, safetensors.torch.save(ready, metadata={"format": "pt"}))
+    """Write tensors as one safetensors file, atomically. Tensors that share memory are written out each.
+
+    One tensor after another goes out, so that no more than one of them is in memory twice: `safetensors.torch.save` would first lay
+    all of them together.
+    """
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # so that every number lies aligned
+    ready = {name: tensors[name].detach() for name in order}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in ready.items():
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the format wants the numbers aligned
+    with storage.atomic_output(path) as handle:
+        handle.write(len(text).to_bytes(8, "little") + text)
+        for tensor in ready.values():
+            flat = tensor.to("cpu").contiguous().reshape(-1)
+            handle.write(memoryview(flat.view(torch.uint8).numpy()))
 
 
 def read_tensors(path: str) -> dict[str, torch.Tensor]:

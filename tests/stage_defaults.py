@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 from flows.graph import stages
 from model.families.table import FAMILIES, config_class
 from pipeline.core.annotations import field_types, is_marked
-from pipeline.core.config import WatchingMark
+from pipeline.core.config import TagMark, WatchingMark
 
 FILE = Path(__file__).with_name("defaults.json")
 REQUIRED = "(required)"
@@ -30,7 +30,7 @@ def defaults(model: type[BaseModel], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, annotation in field_types(model).items():
         field = model.model_fields[name]
-        if is_marked(model, name, WatchingMark):
+        if is_marked(model, name, WatchingMark) or is_marked(model, name, TagMark):  # never counts, or at its default too
             continue
         default = REQUIRED if field.is_required() else field.get_default(call_default_factory=True)
         found[prefix + name] = json.loads(json.dumps(to_jsonable_python(default)))

@@ -215,7 +215,7 @@ class _Ranks:
 
     def _outcome(self) -> Outcome:
         # A rank that has told its outcome is done, even where we ended it because a busy machine took long to let it go.
-        done = [rank for rank, event in self.final.items() if "outcome" in event]
+        done = {rank for rank, event in self.final.items() if "outcome" in event}
         codes = [0 if rank in done else process.returncode for rank, process in enumerate(self.processes)]
         if self.killed is not None:
             raise ClozeError(self._death(self.killed))

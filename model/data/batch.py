@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-Batch = dict[
-    str, Any
-]  # tensors by name, and beside them, under LAYOUT, how they lie in the layers: `model.layers.layout.Layout`
+# Tensors by name, and beside them, under LAYOUT, how they lie in the layers: a `model.layers.layout.Layout`.
+Batch = dict[str, Any]
 LAYOUT = "layout"
 
 

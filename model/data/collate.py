@@ -72,15 +72,13 @@ def collate(rows: MaskedRows, *, pad: int, longest: int, fixed_predictions: int 
 
 
 def blank(*, pad: int, length: int = MULTIPLE, predictions: int = 1) -> Batch:
-    """A batch of one row with nothing to predict: its loss and gradients are zero.
+    """A batch of one row of padding, with nothing to predict: its loss and gradients are zero.
 
     A rank that has fewer rows than the others runs it, so that all ranks take part in the same collectives.
     """
-    attention_mask = torch.zeros(1, length, dtype=torch.bool)
-    attention_mask[0, 0] = True
     return {
         "input_ids": torch.full((1, length), pad),
-        "attention_mask": attention_mask,
+        "attention_mask": torch.zeros(1, length, dtype=torch.bool),
         "token_type_ids": torch.zeros(1, length, dtype=torch.int64),
         "masked_positions": torch.zeros(predictions, dtype=torch.int64),
         "masked_labels": torch.full((predictions,), NO_PAIR),

@@ -61,4 +61,6 @@ class _InRows(torch.autograd.Function):
     @staticmethod
     def backward(context, upstream: Tensor, _: Tensor | None):  # type: ignore[no-untyped-def]
         (gradient,) = context.saved_tensors
-        return gradient.mul_(upstream), None  # in place: a second backward pass would be told so
+        # In place: a second backward pass would be told so. The factor stays in fp32: rounded to bf16 it would scale the whole
+        # gradient, by up to 0.4 %, against those of other losses.
+        return gradient.mul_(upstream), None

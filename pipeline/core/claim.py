@@ -45,8 +45,24 @@ def is_unfinished(out: str) -> bool:
     return storage.exists(storage.join(out, BUILDING)) and not artifact.is_artifact(out)
 
 
-def check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | None:
-    """Whether `stage` may build in `out`; changes nothing.
+def refuse_foreign(out: str) -> None:
+    """Refuse a directory that is somebody else's before anything, a lock included, is written to it.
+
+    Others may build there meanwhile, so only what none of them can have left is a reason: a builder's directory holds the lock, the
+    claim or the manifest at any moment.
+
+    Raises:
+        UsageError: `out` is a file, or holds something else.
+    """
+    if storage.exists(out) and not storage.is_dir(out):
+        raise UsageError(f"{out} is a file; name a directory that does not exist yet")
+    foreign = _foreign(out)
+    if foreign and not any(storage.exists(storage.join(out, name)) for name in (LOCK, BUILDING, artifact.MANIFEST)):
+        raise _holds_something_else(out, foreign)
+
+
+def _check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | None:
+    """Whether `stage` may build in `out`, which this process has locked; changes nothing.
 
     Returns:
         The claim of the build that was begun there; one without a fingerprint stands for a finished artifact.
@@ -54,8 +70,6 @@ def check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | Non
     Raises:
         UsageError: what is there is not ours to touch, or not without `force`.
     """
-    if storage.exists(out) and not storage.is_dir(out):
-        raise UsageError(f"{out} is a file; name a directory that does not exist yet")
     begun = read(out)
     if artifact.is_artifact(out):
         found = artifact.read_manifest(out)
@@ -68,9 +82,9 @@ def check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | Non
             )
         return Claim(stage)
     if begun is None:
-        foreign = [name for name in storage.list_files(out) if not _is_builders(name)] if storage.exists(out) else []
+        foreign = _foreign(out)
         if foreign:
-            raise UsageError(f"{out} holds something else ({foreign[0]}); use an empty or new directory")
+            raise _holds_something_else(out, foreign)
     elif begun.fingerprint != fingerprint:
         if begun.stage != stage:
             raise UsageError(f"{out} holds an unfinished {begun.stage} artifact; use another directory")
@@ -90,9 +104,9 @@ def take(stage: str, out: str, fingerprint: str, *, force: bool) -> str:
         The build id: that of the build which goes on, else a new one.
 
     Raises:
-        UsageError: see `check`.
+        UsageError: what is there is not ours to touch, or not without `force`.
     """
-    begun = check(stage, out, fingerprint, force=force)
+    begun = _check(stage, out, fingerprint, force=force)
     if begun is not None and begun.fingerprint != fingerprint:
         _write(out, Claim(stage))  # whoever finds what a kill leaves of the rest knows that it is ours to remove
         storage.remove(storage.join(out, artifact.MANIFEST))
@@ -114,6 +128,11 @@ def _write(out: str, claim: Claim) -> None:
     storage.write_bytes(storage.join(out, BUILDING), artifact.canonical_json(asdict(claim)).encode())
 
 
-def _is_builders(name: str) -> bool:
-    """Whether a builder leaves a file of this name before it has claimed the directory."""
-    return name == LOCK or name.startswith(storage.TEMPORARY)
+def _foreign(out: str) -> list[str]:
+    """The files in `out` but for what a builder leaves there before it has claimed the directory."""
+    files = storage.list_files(out) if storage.exists(out) else []
+    return [name for name in files if name != LOCK and not name.startswith(storage.TEMPORARY)]
+
+
+def _holds_something_else(out: str, foreign: list[str]) -> UsageError:
+    return UsageError(f"{out} holds something else ({foreign[0]}); use an empty or new directory")

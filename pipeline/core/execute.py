@@ -68,7 +68,7 @@ def execute(
     fingerprint, parents = stage.lineage(config, {name: fingerprints.input_fingerprint(path) for name, path in inputs.items()})
     finished = None if force else _finished(out, fingerprint)
     if finished is None:
-        claim.check(stage.name, out, fingerprint, force=force)  # before anything is written to a directory that is not ours
+        claim.refuse_foreign(out)
         with locked(out) as still_ours:
             finished = None if force else _finished(out, fingerprint)  # by another process, in between
             if finished is None:

@@ -14,13 +14,12 @@ import os
 import posixpath
 import uuid
 from collections.abc import Callable, Iterator
-from typing import IO, Any, TypeVar
-
-import fsspec
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pipeline.core.errors import ClozeError, DataError, UsageError
+
+if TYPE_CHECKING:
+    import fsspec  # imported when the first path is looked at: the command line reads configs at every start
 
 CHUNK_BYTES = 1 << 20
 _TAGS = (
@@ -41,6 +40,8 @@ def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
     Raises:
         UsageError: the URL's scheme is unknown, or the package that serves it is not installed.
     """
+    from fsspec.core import url_to_fs
+
     scheme, separator, _ = str(path).partition("://")
     # Workers and other machines write beside us: a remembered listing would be an old one.
     options = {"use_listings_cache": False} if separator and scheme not in ("file", "local", "memory") else {}
@@ -77,9 +78,15 @@ def _as_sentence(path: str, error: Exception) -> Exception:
     return ClozeError(f"{path} cannot be reached ({cause}); check the store's address (AWS_ENDPOINT_URL) and your credentials")
 
 
+def _is_disk(fs: fsspec.AbstractFileSystem) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)
+
+
 def is_local(path: str) -> bool:
     """Whether `path` lies on a local disk, so that it can be memory-mapped and renamed."""
-    return isinstance(filesystem(path)[0], LocalFileSystem)
+    return _is_disk(filesystem(path)[0])
 
 
 def absolute(path: str) -> str:
@@ -112,7 +119,7 @@ def is_dir(path: str) -> bool:
 def make_dirs(path: str) -> None:
     """Make the directory where there are such things. On an object store that would make a bucket, perhaps of a misspelt name."""
     fs, inner = filesystem(path)
-    if isinstance(fs, LocalFileSystem):
+    if _is_disk(fs):
         fs.makedirs(inner, exist_ok=True)
 
 
@@ -184,7 +191,7 @@ def read_text(path: str) -> str:
 def atomic_output(path: str) -> Iterator[IO[bytes]]:
     """Open `path` for writing bytes; it appears whole when the block ends well, and not at all otherwise."""
     fs, inner = filesystem(path)
-    if not isinstance(fs, LocalFileSystem):
+    if not _is_disk(fs):
         with _remote_output(fs, inner, path) as remote:
             yield remote
         return
@@ -237,7 +244,7 @@ def write_bytes(path: str, data: bytes) -> None:
 def create(path: str, data: bytes) -> bool:
     """Write a file only if there is none; false if there is one. Of several who try at once, one succeeds."""
     fs, inner = filesystem(path)
-    if isinstance(fs, LocalFileSystem):
+    if _is_disk(fs):
         os.makedirs(os.path.dirname(inner) or ".", exist_ok=True)
     try:
         fs.pipe_file(inner, data, mode="create")

@@ -35,10 +35,7 @@ from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.readers import find_reader
 from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.stage import STAGE
-from tests.pipeline.corpus.readers.test_books import chapter, write_epub
-from tests.pipeline.corpus.readers.test_tei import P5
-from tests.pipeline.corpus.readers.test_warc import response
-from tests.pipeline.corpus.readers.test_wikipedia import HEAD, page
+from tests.pipeline.corpus.readers.made import HEAD, P5, chapter, page, response, write_epub
 from tests.pipeline.corpus.reading import options_of
 
 PROSE = " ".join(
@@ -304,7 +301,7 @@ def test_a_line_of_100_mb_in_flat_memory(tmp_path, kind, name, before, after, bl
 
 def test_the_stage_goes_on_and_tells_everything(tmp_path):
     """All hostile files of all kinds at once through the stage: the good documents are in the corpus, each hostile file is told."""
-    from tests.pipeline.corpus.test_stage import make
+    from tests.pipeline.corpus.corpora import make
 
     sources = []
     told = set()

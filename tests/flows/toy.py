@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import resource
 import signal
@@ -29,6 +30,8 @@ def run(config: ToyConfig, build: Build) -> Outcome:
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
     storage.write_bytes(build.file(f"_pid-{rank}"), str(os.getpid()).encode())
     if rank == config.rank:
+        if config.act == "linger":
+            atexit.register(time.sleep, 60)  # as libraries do that take their time to end
         if config.act == "fail":
             raise DataError("shard 3 is cut short; make it again")
         if config.act == "crash":

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from model import checkpoint
@@ -32,7 +33,7 @@ def flip_byte(path: Path, place: int = -3) -> None:
 
 def test_everything_comes_back(directory: Path, tmp_path: Path) -> None:
     loaded = checkpoint.load(str(directory))
-    assert (loaded.model, loaded.step, loaded.task, loaded.training) == (tiny_config(), 5, None, None)
+    assert (loaded.model, loaded.step, loaded.task) == (tiny_config(), 5, None)
     assert loaded.heads == ModelConfig.heads
     assert loaded.dataset == dataset_info(loaded.tokenizer)
     assert sorted(path.name for path in Path(loaded.tokenizer).iterdir())[-1] == "vocab.txt"
@@ -161,16 +162,32 @@ def test_a_finished_artifact_names_its_checkpoint(tmp_path: Path) -> None:
         checkpoint.resolve(str(run))
 
 
-def test_training_state_is_verified_where_it_is_wanted(directory: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be resumed"):
-        checkpoint.load(str(directory), training=True)
+def test_training_state_is_verified_where_it_is_wanted(directory: Path) -> None:
     checkpoint.write_tensors(str(directory / "training" / "optimizer.safetensors"), {"w/exp_avg": torch.randn(4)})
     checkpoint.complete(str(directory))
-    assert checkpoint.load(str(directory), training=True).training == str(directory / "training")
+    checkpoint.verify(str(directory))
     flip_byte(directory / "training" / "optimizer.safetensors")
     assert checkpoint.load(str(directory)).step == 5  # whoever only wants the weights does not read it
     with pytest.raises(DataError, match=r"optimizer\.safetensors has sha256"):
-        checkpoint.load(str(directory), training=True)
+        checkpoint.verify(str(directory))
+
+
+def test_tensors_are_written_as_safetensors_reads_them(tmp_path: Path) -> None:
+    base = torch.randn(6, 5)
+    tensors = {
+        "shared": base,
+        "part": base[1:3],
+        "turned": base.t(),
+        "scalar": torch.tensor(3.5, dtype=torch.float64),
+        "none": torch.zeros(0, 4),
+        "flags": torch.tensor([True, False, True]),
+        "half": torch.randn(3).bfloat16(),
+        "ids": torch.arange(5),
+    }
+    checkpoint.write_tensors(str(tmp_path / "file.safetensors"), tensors)
+    found = safetensors.torch.load_file(str(tmp_path / "file.safetensors"))
+    assert found.keys() == tensors.keys()
+    assert all(found[name].dtype == tensor.dtype and found[name].equal(tensor) for name, tensor in tensors.items())
 
 
 class Payload:

@@ -76,6 +76,13 @@ def test_outcome_progress_and_counters_come_back(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "out.txt").read_text() == "2"
 
 
+def test_a_rank_that_takes_long_to_end_has_done_its_work(tmp_path: Path) -> None:
+    started = time.monotonic()
+    assert run(tmp_path / "a", act="linger", grace=0.5).manifest.summary == {"rank": 0}
+    assert time.monotonic() - started < 40
+    assert living(tmp_path / "a") == []
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
 def test_ranks_keep_freed_memory_unless_the_user_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = (1 << 27) // resource.getpagesize()

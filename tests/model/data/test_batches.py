@@ -9,13 +9,23 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
+from model.data.batch import LAYOUT, move, pin
 from model.data.collate import PREDICTIONS, blank, collate
+from model.data.layouts import Kind
 from model.data.prefetch import Prefetch
 from model.data.shards import Shards, verify
+from model.families.models import new_model
+from model.families.table import FAMILIES
+from model.train.scoring import Scoring
 from pipeline.core.errors import DataError
+from pipeline.core.ragged import offsets_of
 from pipeline.core.shards import HELDOUT
 from tests.model.datasets import SPECIAL, write_dataset
+from tests.tiny_models import tiny_config
+
+SMALL = {"electra": {"embedding_size": 8}, "albert": {"embedding_size": 8}}
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +78,16 @@ def test_rows_without_pairs_have_no_pair_label(tmp_path: Path) -> None:
     assert (batch["token_type_ids"] == 0).all()
 
 
-def test_a_blank_batch_predicts_nothing() -> None:
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_blank_batch_teaches_nothing(family: str) -> None:
+    config = tiny_config(family=family, **SMALL.get(family, {}))
+    scoring = Scoring(new_model(config), config.own_objectives("nsp" if "pair" in config.heads else None), "fp32").train()
     batch = blank(pad=SPECIAL.pad)
-    assert (batch["masked_labels"] == -100).all()
-    assert (batch["pair_labels"] == -100).all()
+    assert scoring.targets(batch) == [0] * len(scoring.names)
+    loss, *_ = scoring(batch, torch.ones(len(scoring.names)))
+    loss.backward()
+    assert loss == 0.0
+    assert all(not parameter.grad.any() for parameter in scoring.parameters() if parameter.grad is not None)
 
 
 def test_a_split_may_be_empty(dataset: str) -> None:
@@ -122,6 +138,62 @@ def test_no_damage_reaches_the_model(tmp_path: Path) -> None:
             silent += shard.name not in str(error)
     assert named > 50
     assert not silent
+
+
+@pytest.mark.parametrize("column", ["input_ids", "masks", "positions", "replacements"])
+@pytest.mark.parametrize("value", [-1, -(1 << 31), 1 << 20, (1 << 31) - 1])
+def test_an_offset_that_points_elsewhere_is_refused(tmp_path: Path, column: str, value: int) -> None:
+    """Offsets are what everything else is indexed with: one that leads out of its column names the file, and is not followed."""
+    dataset = write_dataset(tmp_path / "dataset", rows=48, shards=1, heldout=1)
+    shard = next(Path(dataset).glob("train-*"))
+    mapped = pa.memory_map(str(shard))
+    batch = pa.ipc.open_file(mapped).get_batch(1)
+    masks = batch.column("masks")
+    lists = {
+        "input_ids": batch.column("input_ids"),
+        "masks": masks,
+        "positions": masks.values.field("positions"),
+        "replacements": masks.values.field("input_ids"),
+    }
+    at = lists[column].buffers()[1].address - mapped.read_buffer().address
+    content = bytearray(shard.read_bytes())
+    content[at + 12 : at + 16] = value.to_bytes(4, "little", signed=True)
+    shard.write_bytes(content)
+    shards = Shards(dataset)
+    healthy = shards.take(np.arange(16), np.zeros(16, np.int64))
+    assert int(healthy.ids.max()) < 64
+    with pytest.raises(DataError, match=shard.name):
+        for copy in (0, 1):
+            shards.take(np.arange(48), np.full(48, copy))
+
+
+def test_rows_of_many_files_come_in_the_order_asked_for(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "dataset", rows=60, shards=7)
+    shards, plain = Shards(dataset), _plain(dataset)
+    order = np.random.default_rng(0).permutation(60)
+    taken = shards.take(order, order % 2)
+    starts, masks = offsets_of(taken.lengths), offsets_of(taken.counts)
+    for place, row in enumerate(order.tolist()):
+        mask = plain[row]["masks"][row % 2]
+        assert taken.ids[starts[place] : starts[place + 1]].tolist() == plain[row]["input_ids"]
+        assert taken.positions[masks[place] : masks[place + 1]].tolist() == mask["positions"]
+        assert taken.replacements[masks[place] : masks[place + 1]].tolist() == mask["input_ids"]
+        assert taken.segment_start[place] == plain[row]["segment_start"]
+        assert taken.documents[place] == plain[row]["source"]["document"]
+
+
+@pytest.mark.parametrize("kind", ["rows", "buckets", "packed"])
+def test_a_batch_moves_with_its_layout(dataset: str, kind: Kind) -> None:
+    batch = collate(Shards(dataset).take(np.arange(8), np.zeros(8, np.int64)), pad=0, longest=64, layout=kind)
+    assert pin(batch, torch.device("cpu")) == batch
+    moved = move(batch, torch.device("meta"))
+    assert moved.keys() == batch.keys()
+    assert all(moved[name].device.type == "meta" for name in batch if name != LAYOUT)
+    if kind == "packed":
+        layout = moved[LAYOUT]
+        tensors = (layout.places, layout.slots, layout.padding, layout.positions, layout.bounds)
+        assert {tensor.device.type for tensor in tensors} == {"meta"}
+        assert layout.longest == batch[LAYOUT].longest
 
 
 @pytest.mark.parametrize("content", [b"", b"not arrow at all", b"ARROW1\0\0"])

@@ -18,28 +18,14 @@ import pytest
 from pipeline.core import artifact, random_keys
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.execute import execute
-from pipeline.core.execution import Execution
 from pipeline.core.shards import shard_name
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.parts import place, shard_of
 from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.stage import STAGE
+from tests.pipeline.corpus.corpora import make, rows
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden.json"
-
-
-def make(out: Path, *sources: str, workers: int = 1, **settings):
-    listed = [dict(zip(("kind", "path"), source.split("=", 1), strict=True)) for source in sources]
-    config = parse_config(CorpusConfig, {"sources": listed, **settings}, "corpus")
-    return execute(STAGE, config, {}, str(out), execution=Execution(workers=workers))
-
-
-def rows(result) -> list[dict]:
-    found = []
-    for path in sorted(Path(result.artifact).glob("*.arrow")):
-        found += pa.ipc.open_file(path).read_all().to_pylist()
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +115,7 @@ import os, signal, sys
 from pipeline import storage
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.stage import STAGE
+from tests.pipeline.corpus.corpora import make, rows
 from pipeline.core.execute import execute
 left = int(sys.argv[3])
 replace = os.replace

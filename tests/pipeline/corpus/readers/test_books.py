@@ -10,6 +10,7 @@ from pipeline.core.errors import DataError
 from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.books import epub
 from pipeline.corpus.readers.books.reader import LONGEST_CHAPTER, PIECE, SHORTEST_CHAPTER, merged, reader
+from tests.pipeline.corpus.readers.made import chapter, write_epub
 from tests.pipeline.corpus.reading import options_of
 
 SENTENCE = "It was the best of times and it was the worst of times, and nobody knew which of them it was. "
@@ -164,39 +165,6 @@ def test_the_samples(samples):
 
 
 # EPUB
-
-
-CONTAINER = '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles><rootfile full-path="{}"/></rootfiles></container>'
-PACKAGE = (
-    '<package xmlns="http://www.idpf.org/2007/opf" xmlns:dc="http://purl.org/dc/elements/1.1/"><metadata><dc:title>A  Book</dc:title></metadata>'
-    "<manifest>{items}</manifest><spine>{spine}</spine></package>"
-)
-
-
-def write_epub(path, chapters, order=None, extra=(), root="EPUB/package.opf"):
-    """chapters: href -> XHTML; extra: properties of items that are in the spine and must not be read."""
-    items = "".join(f'<item id="i{n}" href="{href}" media-type="application/xhtml+xml"/>' for n, href in enumerate(chapters))
-    items += "".join(
-        f'<item id="x{n}" href="{href}" media-type="application/xhtml+xml" properties="{p}"/>'
-        for n, (href, p) in enumerate(extra)
-    )
-    numbers = order if order is not None else range(len(chapters))
-    spine = "".join(f'<itemref idref="x{n}"/>' for n in range(len(extra))) + "".join(
-        f'<itemref idref="i{n}"/>' for n in numbers
-    )
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("mimetype", "application/epub+zip")
-        archive.writestr("META-INF/container.xml", CONTAINER.format(root))
-        archive.writestr(root, PACKAGE.format(items=items, spine=spine))
-        for href, text in chapters.items():
-            archive.writestr(href if href.startswith("/") else f"EPUB/{href}", text)
-        for href, _ in extra:
-            archive.writestr(f"EPUB/{href}", "<html><body><p>Not wanted.</p></body></html>")
-    return path
-
-
-def chapter(title, body):
-    return f'<?xml version="1.0" encoding="utf-8"?><html xmlns="http://www.w3.org/1999/xhtml"><head><title>x</title></head><body><h1>{title}</h1>{body}</body></html>'
 
 
 def test_an_epub_is_read_in_the_order_of_its_spine(tmp_path):

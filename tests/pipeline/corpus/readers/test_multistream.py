@@ -10,7 +10,7 @@ from pipeline.core.errors import DataError
 from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.wikipedia import multistream
 from pipeline.corpus.readers.wikipedia.dump import reader
-from tests.pipeline.corpus.readers.test_wikipedia import HEAD, page
+from tests.pipeline.corpus.readers.made import HEAD, page
 from tests.pipeline.corpus.reading import options_of
 
 NAME = "dewiki-20260101-pages-articles-multistream.xml.bz2"

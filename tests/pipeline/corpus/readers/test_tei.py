@@ -10,29 +10,9 @@ import pytest
 from pipeline.core.errors import DataError
 from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.books.reader import reader
+from tests.pipeline.corpus.readers.made import BODY, LONG, P5
 from tests.pipeline.corpus.reading import options_of
 
-LONG = "It was the best of times and it was the worst of times, and nobody knew which of them it was. " * 6
-BODY = f"""
-<front><titlePage><docTitle><titlePart>The Towers</titlePart></docTitle></titlePage>
-<div type="contents"><head>Contents</head><list><item>One</item></list></div>
-<div type="preface"><head>Preface</head><p>{LONG}</p></div></front>
-<body>
-<div type="chapter" n="1"><head>Chapter <hi>One</hi></head><pb n="1"/><fw type="header">The Towers</fw>
-<p>{LONG}<note place="foot">A note.</note></p>
-<p>The cap-<lb/>tain and the cap<lb break="no"/>tain and the old-<pb n="2"/>fashioned one said: <q>It is <choice><sic>tow3r</sic><corr>tower</corr></choice>.</q></p>
-<p>A well-known word, New-<lb/>York, and a line<lb/>break; soft&#173;
-ware and hy&#173;phen; <abbr>Mr.</abbr> <choice><abbr>St.</abbr><expan>Saint</expan></choice> Paul.</p>
-<lg type="stanza"><head>A song</head><l>Sing, goddess, the anger,</l><l>of one who was angry.</l></lg>
-<lg><lg><l>First line</l><l>second line</l></lg><lg><l>Third line</l></lg></lg>
-<figure><figDesc>A tower.</figDesc></figure><table><row><cell>1</cell></row></table>
-<quote><p>A quoted paragraph.</p></quote><p>Text <!-- no --> with <foreign>mots</foreign><ref>,</ref> ended.</p></div>
-<div type="chapter" n="2"><head>Chapter Two</head><div><head>Part</head><sp><speaker>HAMLET</speaker><stage>Enter.</stage><p>To be, or not to be. {LONG}</p></sp></div>
-<p>After the part it goes on. {LONG}</p></div>
-</body>
-<back><div type="index"><p>Index, 1.</p></div><div type="epilogue"><head>Epilogue</head><p>{LONG}</p></div></back>
-"""
-P5 = f'<?xml version="1.0" encoding="UTF-8"?>\n<TEI xmlns="http://www.tei-c.org/ns/1.0"><teiHeader><fileDesc><titleStmt><title>The  Towers</title></titleStmt></fileDesc></teiHeader><text>{BODY}</text></TEI>'
 P4 = f'<?xml version="1.0"?>\n<!DOCTYPE TEI.2 SYSTEM "teixlite.dtd">\n<TEI.2><teiHeader><fileDesc><titleStmt><title>The Towers</title></titleStmt></fileDesc></teiHeader><text>{BODY}</text></TEI.2>'
 
 

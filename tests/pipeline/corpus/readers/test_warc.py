@@ -13,29 +13,8 @@ from hypothesis import strategies as st
 from pipeline.core.errors import DataError
 from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.web.warc import reader
+from tests.pipeline.corpus.readers.made import PAGE, SENTENCE, record, response
 from tests.pipeline.corpus.reading import options_of
-
-SENTENCE = "It is a page about the towers of the town, and this is what it says of them."
-PAGE = (
-    "<!DOCTYPE html><html><head><title>The  Towers</title><script>var x = 1;</script></head><body><nav><ul><li><a href=/>Home</a></li></ul></nav>"
-    f"<main><h1>Towers</h1><p>{SENTENCE}</p><p>There are <b>seven</b> of them &amp; all are old.</p></main><footer>Imprint</footer></body></html>"
-)
-
-
-def record(number, body, kind="response", mime="application/http; msgtype=response", length=None, head=b""):
-    body = body.encode() if isinstance(body, str) else body
-    lines = (
-        f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:id-{number}>\r\nWARC-Target-URI: http://x.org/{number}\r\n"
-        f"Content-Type: {mime}\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n"
-    )
-    return lines.encode() + head + body + b"\r\n\r\n"
-
-
-def response(number, body=PAGE, mime="text/html; charset=utf-8", status="200 OK", more="", length=None):
-    body = body.encode() if isinstance(body, str) else body
-    kind = f"Content-Type: {mime}\r\n" if mime else ""
-    return record(number, f"HTTP/1.1 {status}\r\n{kind}{more}\r\n".encode() + body, length=length)
-
 
 INFO = record(0, "software: none", kind="warcinfo", mime="application/warc-fields")
 

@@ -10,19 +10,8 @@ import pytest
 from pipeline.core.errors import DataError
 from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.wikipedia.dump import reader
+from tests.pipeline.corpus.readers.made import HEAD, page
 from tests.pipeline.corpus.reading import options_of
-
-HEAD = (
-    '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10"><siteinfo><namespaces>'
-    '<namespace key="0" /><namespace key="4">Our Wiki</namespace></namespaces></siteinfo>\n'
-)
-
-
-def page(title, text="It is an article.", ns="<ns>0</ns>", extra="", number=1, model="wikitext"):
-    return (
-        f"<page><title>{title}</title>{ns}<id>{number}</id>{extra}<revision><id>99</id><model>{model}</model>"
-        f'<text xml:space="preserve">{text}</text></revision></page>\n'
-    )
 
 
 def read(tmp_path, content, name="a.xml", stop=True):

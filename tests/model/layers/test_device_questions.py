@@ -1,0 +1,86 @@
+"""No forward or backward pass asks the device for a number: each would make the host wait until the GPU has caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from model.families.models import new_model
+from model.families.table import FAMILIES
+from model.layers import unpadded
+from model.objectives import objectives
+from model.train.scoring import Scoring
+from tests.model.layouts import Choice, laid, pack, varlen_on_cpu
+from tests.tiny_models import tiny_batch, tiny_config
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "albert": {"embedding_size": 8},
+    "electra": {"embedding_size": 8},
+    "modern": {"local_attention": 4},
+    "longformer": {"attention_window": (4, 4)},
+}
+QUESTIONS = {"_local_scalar_dense", "item", "nonzero", "bincount", "masked_select", "equal", "is_nonzero", "_unique2"}
+
+
+class NoQuestions(TorchDispatchMode):
+    """Refuses every operation whose answer, or whose shape, depends on a tensor's values."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> object:
+        name = func.overloadpacket.__name__
+        by_truth = name in ("index", "index_put", "index_put_") and any(
+            part is not None and part.dtype == torch.bool for part in args[1]
+        )
+        if name in QUESTIONS or by_truth:
+            raise AssertionError(f"{name} asks the device")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("choice", ["padded", "buckets", "packed"])
+@pytest.mark.parametrize("packed_rows", [False, True])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_training_step_asks_nothing(family: str, packed_rows: bool, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpadded, "varlen_attention", varlen_on_cpu)  # the kernel exists on GPUs alone
+    config = tiny_config(family=family, **CHANGES.get(family, {}))
+    batch = tiny_batch(rows=6, length=12)
+    if packed_rows:
+        batch = {**pack(batch), "masked_labels": batch["masked_labels"], "pair_labels": batch["pair_labels"][:3]}
+    names = config.own_objectives("nsp" if "pair" in config.heads and not packed_rows else None)
+    scoring = Scoring(new_model(config), names, "fp32", weights=config.loss_weights()).train()
+    batch, counts = laid(batch, choice), torch.ones(len(names))
+    with NoQuestions():
+        loss, *_ = scoring(batch, counts)
+        loss.backward()
+    assert loss.isfinite()
+
+
+def test_a_student_and_its_teacher_ask_nothing() -> None:
+    student, teacher = new_model(tiny_config(family="distilbert")), new_model(tiny_config())
+    batch = laid(tiny_batch(rows=6), "buckets")
+    chosen, temperature = objectives(("mlm", "distillation", "cosine")), torch.tensor(2.0)
+    with NoQuestions():
+        outputs, taught = student(batch), teacher(batch)
+        seen = {"teacher_logits": taught["mlm_logits"].detach(), "teacher_hidden": taught["hidden"].detach()}
+        sums: Iterable[Tensor] = (item.score({**outputs, **seen, "temperature": temperature}, batch).total for item in chosen)
+        torch.stack(list(sums)).sum().backward()
+
+
+def test_a_classifier_with_its_global_token_asks_nothing() -> None:
+    encoder = new_model(tiny_config(family="longformer", **CHANGES["longformer"])).encoder
+    batch = tiny_batch(rows=6)
+    with NoQuestions():
+        encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "question", [lambda x: int(x.sum()), lambda x: x.nonzero(), lambda x: x[x > 0], lambda x: x.bincount()]
+)
+def test_a_question_would_be_noticed(question: Callable[[Tensor], object]) -> None:
+    with NoQuestions(), pytest.raises(AssertionError, match="asks the device"):
+        question(torch.arange(3))
