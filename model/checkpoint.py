@@ -273,7 +273,7 @@ def write_tensors(path: str, tensors: Mapping[str, torch.Tensor]) -> None:
         handle.write(len(text).to_bytes(8, "little") + text)
         for tensor in ready.values():
             flat = tensor.to("cpu").contiguous().reshape(-1)
-            handle.write(memoryview(flat.view(torch.uint8).numpy()))
+            handle.write(flat.view(torch.uint8).numpy().data)
 
 
 def read_tensors(path: str) -> dict[str, torch.Tensor]:

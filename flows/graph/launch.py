@@ -43,6 +43,7 @@ RANK_ENVIRONMENT = {  # of every rank, where the user's own says nothing else
     # Threads that wait for work look out for it for a millisecond, then sleep: those that slept at once made a BERT-tiny's step a
     # quarter longer, those that never sleep take cores that other processes could use.
     "GOMP_SPINCOUNT": "20000",
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",  # batches of many lengths would leave a GPU's memory in pieces
 }
 
 

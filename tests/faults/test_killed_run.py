@@ -1,4 +1,4 @@
-"""kill -9 of the whole tree in every stage; the next run goes on, and the data are the same bytes."""
+"""kill -9 of the whole tree in every stage; the next run goes on, and data and weights are the same bytes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from model.checkpoint import load
 from pipeline.core import artifact
 from tests.flows.test_cli import cloze
 
@@ -69,5 +70,8 @@ def test_killed_in_every_stage(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [stage["stage"] for stage in done.json["stages"]] == STAGES
     assert content(killed) == content(straight)
+    for stage in ("pretrain", "finetune"):
+        ours, theirs = (load(str(place / "runs" / "sample" / stage)).state for place in (killed, straight))
+        assert all(tensor.equal(ours[name]) for name, tensor in theirs.items()), stage
     for stage in done.json["stages"]:
         assert artifact.verify(str(killed / stage["artifact"])).ok

@@ -18,13 +18,16 @@ from typing import Any
 
 import torch
 
+from tests.model.datasets import lines
 from tests.model.train.ranks import TINY, start
 
 STEPS, BATCH, RANKS = 20, 8, 2
 RATE, CLIP = 1e-2, 0.5
 EPSILON = 1e-3  # Adam would blow up the rounding of gradients that are zero by nature, such as those of key biases
 FLOOR = 1e-3  # of the learning rate: a tensor that moved less is measured against it
-TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}  # of a tensor's movement; gradient that is lost moves it by tens of per cent
+# Of a tensor's movement. Gradient that is lost moves it by tens of per cent; in bf16 a last digit sometimes falls to the other side,
+# and what ELECTRA's generator draws with it.
+TOLERANCE = {"fp32": 1e-3, "bf16": 6e-2}
 CHANGES: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 16},
     "electra": {"embedding_size": 16, "generator_size": 0.5},
@@ -85,8 +88,8 @@ def table(wanted: Sequence[Case], timeout: float = 600.0) -> list[Row]:
         processes = start(["-m", "tests.model.train.engine_cases", name], RANKS, directory / "log")
         codes = [process.wait(timeout=timeout) for process in processes]
         assert not any(codes), (directory / "log").read_text()[-4000:]
-        found = json.loads((directory / "rows.json").read_text())
-    return [Row(Case(**row.pop("case")), **row) for row in found]
+        found = lines(directory / "rows.jsonl")
+    return [Row(Case(**row.pop("case")), **row) for row in found]  # type: ignore[arg-type]
 
 
 def _main(directory: Path) -> None:
@@ -100,7 +103,6 @@ def _main(directory: Path) -> None:
         write_dataset(directory / "nsp", vocab_size=67)  # odd sizes, so that ZeRO has to pad its partitions
         write_dataset(directory / "sop", vocab_size=67, pair_task="sop")
     world.first_decides(lambda: 0)  # they are written
-    rows: list[Row] = []
     known: dict[tuple[str, str, int], tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]] = {}
     for values in json.loads((directory / "cases.json").read_text()):
         case = Case(**values)
@@ -111,9 +113,9 @@ def _main(directory: Path) -> None:
         first, reference, norms = known[key]
         _, weights, found = _train(case, dataset, world)
         if world.first:
-            rows.append(_compare(case, first, reference, weights, norms, found))
-    if world.first:
-        (directory / "rows.json").write_text(json.dumps([asdict(row) for row in rows]))
+            row = _compare(case, first, reference, weights, norms, found)
+            with (directory / "rows.jsonl").open("a") as stream:
+                stream.write(json.dumps(asdict(row)) + "\n")
 
 
 def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]:
