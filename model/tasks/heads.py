@@ -65,17 +65,18 @@ def trained_network(
     """The network of a fine-tuned checkpoint, in evaluation mode.
 
     Raises:
-        DataError: the checkpoint at `where` lacks the task's head, or has one of another shape.
+        DataError: the checkpoint at `where` lacks a weight of the network, or has one more, or one of another shape.
     """
-    network = task.network(restore_backbone(config, _copy(state)), config, meaning, 0.0)
-    head = {name: tensor for name, tensor in network.state_dict().items() if not is_backbone(name)}
-    for name, wanted in head.items():
-        if name not in state:
-            raise DataError(f"{where} has no {name}; name a checkpoint that `cloze finetune` made")
-        if state[name].shape != wanted.shape:
-            shapes = f"{tuple(state[name].shape)}, its task asks for {tuple(wanted.shape)}"
+    network = task.network(new_backbone(config), config, meaning, 0.0)
+    wanted = network.state_dict()
+    for name in sorted(wanted.keys() ^ state.keys()):
+        has = "lacks" if name in wanted else "holds"
+        raise DataError(f"{where} {has} {name}, unlike a model for the task {task.name}; name one that `cloze finetune` made")
+    for name, tensor in wanted.items():
+        if state[name].shape != tensor.shape:
+            shapes = f"{tuple(state[name].shape)}, its task asks for {tuple(tensor.shape)}"
             raise DataError(f"{name} in {where} has the shape {shapes}; fine-tune again")
-    network.load_state_dict({name: state[name] for name in head}, strict=False)
+    network.load_state_dict(dict(state))
     return network.eval()
 
 

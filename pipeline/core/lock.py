@@ -29,7 +29,7 @@ LOCK = "_lock"
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 5.0
 POLL_SECONDS = 0.5
-PATIENCE_SECONDS = 0.2  # with one who lets go just now, or only looks whether the lock is held
+PATIENCE_SECONDS = 1.0  # with one who lets go just now, or only looks whether the lock is held
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def _open_locked(out: str, name: str) -> IO[str]:
                 handle.seek(0)
                 with handle:
                     raise _refused(out, handle.read().strip()) from error
-            time.sleep(PATIENCE_SECONDS / 10)
+            time.sleep(PATIENCE_SECONDS / 50)
         except OSError as error:  # a network disk without locks
             handle.close()
             raise ClozeError(

@@ -43,7 +43,7 @@ def pretrained_of(family: str, directory: Path, pieces: Any, shape: Any) -> str:
 def finetune(path: str, sentiment: Path, out: Path, **values: Any) -> Any:
     config = FinetuneConfig(
         data=str(sentiment),
-        epochs=10,
+        epochs=15,
         batch_size=16,
         learning_rate=3e-3,
         max_length=24,

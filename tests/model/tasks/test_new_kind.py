@@ -114,7 +114,13 @@ def test_a_kind_without_classes_is_trained_and_evaluated_by_the_command_line(
     program: Path, pretrained: str, sentiment: Path, tmp_path: Path
 ) -> None:
     def cloze(*arguments: str) -> str:
-        command = [sys.executable, "-c", "import sys; from flows.cli import main; main(sys.argv[1:])", *arguments, "--json"]
+        command = [
+            sys.executable,
+            "-c",
+            "import sys; from flows.cli import main; sys.exit(main(sys.argv[1:]))",
+            *arguments,
+            "--json",
+        ]
         environment = {**os.environ, "PYTHONPATH": str(program)}
         done = subprocess.run(command, cwd=program, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -62,7 +62,7 @@ def shown(block: RowBlock, masks: Masks, copies: int, tokenizer: Tokenizer) -> l
             pieces[position] = f"({pieces[position]}→{tokenizer.backend.id_to_token(seen)})"
         pieces[block.segment_start[row] : block.segment_start[row]] = "|" if block.segment_start[row] < len(ids) else []
         label = {0: "0 ", 1: "1 "}.get(int(block.pair_label[row]), "")
-        starts = "" if block.boundaries is None else f" {block.boundaries.slice(row, row + 1).values.tolist()}"
+        starts = "" if block.boundaries is None else f" {block.boundaries.take(np.array([row])).values.tolist()}"
         lines.append(label + " ".join(pieces) + starts)
     return sorted(lines)
 

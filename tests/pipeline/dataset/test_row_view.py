@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -32,7 +33,7 @@ def made(inputs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> R
 
 
 def shown(view: RowView, width: int = 100) -> Console:
-    console = Console(width=width, record=True, force_terminal=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=width, record=True, force_terminal=True, file=io.StringIO())
     console.print(render({**view.as_json(), "texts": view.texts}))
     return console
 

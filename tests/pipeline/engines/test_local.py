@@ -53,7 +53,8 @@ def test_a_killed_worker_is_named_and_the_next_run_goes_on(tmp_path: Path) -> No
     assert [unit["number"] for unit in made] == list(range(6))
     for name in kept:  # done once
         assert (tmp_path / "notes" / f"done-{name.removeprefix('unit-')}").read_text() == "x"
-    assert not [child for child in psutil.Process().children(recursive=True) if "pipeline.engines" in " ".join(child.cmdline())]
+    ours = [child for child in psutil.Process().children(recursive=True) if "pipeline.engines" in " ".join(child.cmdline())]
+    assert not psutil.wait_procs(ours, timeout=10)[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

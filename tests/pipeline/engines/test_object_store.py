@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.core import artifact, fingerprints, lock, storage
 from pipeline.core.errors import ClozeError, DataError, UsageError
-from pipeline.corpus.sources import Source, source_fingerprints
+from pipeline.corpus.sources import Source, list_sources, source_fingerprints
 from tests.flows.test_cli import cloze
 from tests.pipeline.engines.conftest import Store
 from tests.pipeline.engines.jobs import run, stage
@@ -159,7 +159,9 @@ def test_sources_are_known_by_the_stores_tag_and_not_downloaded(
         one = fingerprints.input_fingerprint(f"{first}/one.txt")
         assert fingerprints.input_fingerprint(moved) == before  # it is the content that counts
         source = Source(kind="books", path=first)
-        assert source_fingerprints([source]) == source_fingerprints([source, Source(kind="books", path=moved)])
+        assert source_fingerprints(list_sources([source])) == source_fingerprints(
+            list_sources([source, Source(kind="books", path=moved)])
+        )
     (tmp_path / "dump" / "one.txt").write_text("Other words of one.txt\n")
     upload(store, tmp_path / "dump", "dump")
     assert fingerprints.input_fingerprint(first) != before
