@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo test test-fast check format install dev clean
+.PHONY: demo test test-fast soak check format install dev clean
 
 install: $(VENV)/.installed
 
@@ -28,11 +28,15 @@ demo: $(VENV)/.installed
 	@$(BIN)/cloze run demo
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest tests
+	@$(BIN)/python -m pytest tests -m "not soak"
+
+# What takes many minutes: every family on every engine.
+soak: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest tests -m soak
 
 # All that takes seconds.
 test-fast: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest tests -m "not slow"
+	@$(BIN)/python -m pytest tests -m "not slow and not soak"
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -60,9 +60,12 @@ class Scoring(Trained):
         return [objective.count(batch) for objective in self.objectives]
 
     def chance(self, vocabulary: int) -> float | None:
-        """What guessing at random costs: the weighted sum over objectives; None where one of them has no such figure."""
+        """What guessing at random costs: the sum over objectives, as log lines give it; None where one of them has no such figure.
+
+        An objective's weight counts in the gradient and not in the figures, which stay nats a prediction.
+        """
         parts = [math.nan if item.chance is None else item.chance(vocabulary) for item in self.objectives]
-        whole = sum(self.weights.get(name, 1.0) * part for name, part in zip(self.names, parts, strict=True))
+        whole = sum(parts)
         return None if math.isnan(whole) else whole
 
     def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -63,6 +63,7 @@ def test_killed_at_any_moment_of_a_checkpoint(
     with monkeypatch.context() as patched:
         patched.setattr(state, "save", counted)
         patched.setattr(storage, "write_bytes", touched(storage.write_bytes))
+        patched.setattr(storage, "atomic_output", touched(storage.atomic_output))
         patched.setattr(state, "_sync", touched(state._sync))
         patched.setattr(Path, "rename", touched(Path.rename))
         patched.setattr(shutil, "rmtree", touched(shutil.rmtree))

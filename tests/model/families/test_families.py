@@ -39,7 +39,7 @@ def test_untrained_models_lose_what_guessing_costs_and_count_beforehand(family: 
     module = Scoring(new_model(config), config.own_objectives("nsp"), "fp32", weights=config.loss_weights()).eval()
     counts = module.targets(batch)
     with torch.no_grad():
-        _, figures, _ = module({**batch, "mask_id": torch.tensor(4)}, torch.tensor(counts, dtype=torch.float32))
+        _, figures = module({**batch, "mask_id": torch.tensor(4)}, torch.tensor(counts, dtype=torch.float32))
     for name, objective, total, count in zip(module.names, module.objectives, figures[0].tolist(), counts, strict=True):
         assert objective.chance is not None
         assert total / count == pytest.approx(objective.chance(1000), rel=0.06), name

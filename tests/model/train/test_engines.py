@@ -34,7 +34,7 @@ def test_engines_agree(fast: dict[Case, Row], case: Case) -> None:
     assert fast[case].ok, fast[case]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_engines_agree_on_every_family(slow: dict[Case, Row], case: Case) -> None:
