@@ -133,7 +133,9 @@ def test_an_odd_first_loss_is_said_loudly(dataset: str, tmp_path: Path) -> None:
 
 def test_the_first_loss_of_weighted_objectives_is_no_surprise(dataset: str, tmp_path: Path) -> None:
     """ELECTRA's discriminator weighs fifty times in the gradient, and once in the figures."""
-    run = here(config(steps=1, model={"family": "electra", "embedding_size": 16, "generator_size": 0.5}), dataset, tmp_path / "run")
+    run = here(
+        config(steps=1, model={"family": "electra", "embedding_size": 16, "generator_size": 0.5}), dataset, tmp_path / "run"
+    )
     assert "THE FIRST LOSS IS" not in run.said("warning")
 
 
