@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,14 @@ def run(toy_config: str, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 @pytest.fixture
-def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    monkeypatch.setenv("PREFECT_CLIENT_MAX_RETRIES", "0")
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server's address where nobody listens, for Prefect that was imported before, too."""
+    address = "http://127.0.0.1:9/api"
+    monkeypatch.setenv("PREFECT_API_URL", address)
+    from prefect import settings
+
+    with settings.temporary_settings({settings.PREFECT_API_URL: address, settings.PREFECT_CLIENT_MAX_RETRIES: 0}):
+        yield
 
 
 def test_nothing_to_do_starts_no_server(run: Any) -> None:
