@@ -112,7 +112,7 @@ def test_shards_of_many_sizes_hold_the_same(tmp_path):
 
 DRIVER = """
 import os, signal, sys
-from pipeline import storage
+from pipeline.core import storage
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.stage import STAGE
 from tests.pipeline.corpus.corpora import make, rows
