@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from types import new_class
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict
 
 from pipeline.core.registry import load
 
@@ -32,11 +34,28 @@ def composed(name: str, base: type[BaseModel], references: Iterable[str | None])
     Raises:
         TypeError: two classes declare an option of the same name.
     """
-    classes: list[type[Options]] = list(dict.fromkeys(load(reference) for reference in references if reference))
+    classes: list[type[BaseModel]] = list(dict.fromkeys(load(reference) for reference in references if reference))
+    return joined(name, [*reversed(classes), base], __name__)
+
+
+def joined(name: str, classes: Iterable[type[BaseModel]], module: str) -> type[Any]:
+    """One class with the fields of all of these, for the module of this name.
+
+    It declares no field of its own, so pydantic need not look for its source to describe them, which takes as long as the rest.
+
+    Raises:
+        TypeError: two classes declare an option of the same name.
+    """
+    found = list(dict.fromkeys(classes))
     owners: dict[str, type] = {}
-    for found in classes:
-        for option in found.model_fields:
-            owner = next(parent for parent in found.__mro__ if option in inspect.get_annotations(parent))
+    for one in reversed(found):  # the order in which their rows stand
+        for option in one.model_fields:
+            owner = next(parent for parent in one.__mro__ if option in inspect.get_annotations(parent))
             if owners.setdefault(option, owner) is not owner:
                 raise TypeError(f"{owner.__qualname__} and {owners[option].__qualname__} both declare {option}; rename one")
-    return create_model(name, __base__=(*reversed(classes), base))
+    lowest = [one for one in found if not any(other is not one and issubclass(other, one) for other in found)]
+    body = {"__module__": module, "model_config": ConfigDict(use_attribute_docstrings=False)}
+    made: Any = new_class(name, tuple(lowest), exec_body=lambda namespace: namespace.update(body))
+    made.model_config["use_attribute_docstrings"] = True  # of the fields that its subclasses declare
+    found_class: type[Any] = made
+    return found_class

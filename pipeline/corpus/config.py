@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from pipeline.core import fingerprints
 from pipeline.core.errors import UsageError
+from pipeline.core.options import joined
 from pipeline.corpus.dedup.options import DedupOptions
-from pipeline.corpus.options import composed
 from pipeline.corpus.readers import READERS, find_reader
 from pipeline.corpus.sources import ListedSlice, Source, list_sources, source_fingerprints
 from pipeline.corpus.steps.chain import TextConfig
@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 
     class _Options(DedupOptions, TextConfig): ...
 else:
-    _Options = composed("_Options", [*(find_reader(kind).options for kind in READERS), DedupOptions, TextConfig], __name__)
+    _Options = joined("_Options", [*(find_reader(kind).options for kind in READERS), DedupOptions, TextConfig], __name__)
 
 
 class CorpusConfig(_Options):
     """What is read, and what becomes of it."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     sources: tuple[Source, ...] = Field(min_length=1)
     """What is read, in any order."""

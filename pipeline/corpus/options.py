@@ -6,8 +6,7 @@ of these classes, so that every option is a flat key of the section `corpus`, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import new_class
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -84,14 +83,3 @@ class CorpusOptions(StageConfig):
     def expected_languages(self) -> tuple[str, ...]:
         """The languages that the sources may be in; empty: any."""
         return self.languages if self.language == AUTO else (self.language,)
-
-
-def composed(name: str, options: Iterable[type[CorpusOptions]], module: str) -> type[CorpusOptions]:
-    """One class with the fields of all of these, for the module of this name.
-
-    It declares no field of its own, so pydantic need not look for its source to describe them, which takes as long as the rest.
-    """
-    found = list(dict.fromkeys(options))
-    lowest = [one for one in found if not any(other is not one and issubclass(other, one) for other in found)]
-    body = {"__module__": module, "model_config": ConfigDict(use_attribute_docstrings=False)}
-    return new_class(name, tuple(lowest), exec_body=lambda namespace: namespace.update(body))

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pipeline.core.options import joined
 from pipeline.core.registry import load
 from pipeline.corpus.document import Document
-from pipeline.corpus.options import composed
 from pipeline.corpus.steps.base import StepFunction, StepKind, StepResult
 
 STEPS = {
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     class TextConfig(DecontaminateOptions): ...
 else:
-    TextConfig = composed("TextConfig", (kind.options for kind in _kinds().values()), __name__)
+    TextConfig = joined("TextConfig", (kind.options for kind in _kinds().values()), __name__)
     TextConfig.__doc__ = "How text is cleaned, filtered and split into sentences: the options of all steps."
 
 
