@@ -15,14 +15,12 @@ from rich.markup import escape
 
 from flows.graph import begun, overrides, plan, stages
 from flows.graph import config as configs
-from flows.tracking.spool import Spool, tracking_uri
+from flows.tracking.spool import EXPERIMENT, Spool, tracking_uri
 from flows.views import terminal
 from flows.views.live import StageDisplay
 from pipeline.core.errors import Stopped, UsageError, did_you_mean
 from pipeline.core.execute import Result
 from pipeline.core.reporting import Reporter
-
-EXPERIMENT = "cloze"
 
 
 def _known_stage(name: str) -> str:

@@ -32,6 +32,8 @@ from typing import Any
 from flows.tracking.refused import refused
 from pipeline.core import storage
 
+EXPERIMENT = "cloze"
+OUR_ID = "cloze.run"  # a tag: our id of a run
 STEPS = "steps"
 NO_STEP = -1
 FLUSH_SECONDS = 20.0  # how long the end of a run waits for a server that answers
