@@ -37,6 +37,8 @@ COMPLETE, CONFIG, TRAINING = "checkpoint.json", "config.json", "training/"  # of
 NEWEST = "newest"  # alias of the version that was made last
 MODEL_ID = "cloze.model"  # names a LoggedModel as we do: the build and the step
 FINGERPRINT, CHECKPOINT, NODE, STEP = "cloze.fingerprint", "cloze.checkpoint", "cloze.node", "cloze.step"
+LOGGED = "cloze.model_id"  # of a version: its LoggedModel's id, which MLflow does not keep there
+VERSIONS = "mlflow.modelVersions"  # of a LoggedModel
 LOCK = "models.lock"
 EXAMPLE = {"masks": "The capital of the country is [MASK].", "labels": "A film that one would like to see again."}
 
@@ -154,13 +156,20 @@ def version(client: MlflowClient, name: str, model: LoggedModel, tags: Mapping[s
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    found = [each for each in client.search_model_versions(f"name='{name}'") if each.model_id == model.model_id]
-    if found:
-        return found[0]
-    made = client.create_model_version(
-        name, f"models:/{model.model_id}", run_id=model.source_run_id, tags=dict(tags), model_id=model.model_id
-    )
-    client.set_registered_model_alias(name, NEWEST, made.version)
+    versions = client.search_model_versions(f"name='{name}'")
+    made = next((each for each in versions if each.tags.get(LOGGED) == model.model_id), None)
+    if made is None:
+        made = client.create_model_version(
+            name,
+            model.artifact_location,
+            run_id=model.source_run_id,
+            tags={**tags, LOGGED: model.model_id},
+            model_id=model.model_id,
+        )
+    if VERSIONS not in client.get_logged_model(model.model_id).tags:  # a server sets it, a client of the database does not
+        client.set_logged_model_tags(model.model_id, {VERSIONS: json.dumps([{"name": name, "version": made.version}])})
+    if all(int(each.version) <= int(made.version) for each in versions):
+        client.set_registered_model_alias(name, NEWEST, made.version)
     return made
 
 

@@ -226,8 +226,9 @@ class Registry:
         return next((each for each in reversed(self._all()) if each.tags.get(models.FINGERPRINT) == fingerprint), None)
 
     def _version(self, found: ModelVersion) -> Version:
-        model = self._client.get_logged_model(found.model_id) if found.model_id else None
         full = self._client.get_model_version(self.name, found.version)  # a search tells no aliases
+        model_id = full.tags.get(models.LOGGED, "")
+        model = self._client.get_logged_model(model_id) if model_id else None
         newest: dict[str, Any] = {}
         for metric in model.metrics or [] if model else []:
             if metric.key not in newest or (metric.step, metric.timestamp) >= newest[metric.key][0]:
@@ -241,7 +242,7 @@ class Registry:
             tags=dict(full.tags),
             metrics={name: value for name, (_, value) in newest.items()},
             aliases=tuple(full.aliases),
-            model_id=full.model_id or "",
+            model_id=model_id,
             run_id=full.run_id or "",
         )
 
@@ -265,7 +266,7 @@ class Registry:
         from mlflow.entities import Metric
 
         stamp = int(time.time() * 1000)
-        entries = [Metric(name, float(value), stamp, step, model_id=version.model_id) for name, value in metrics.items()]
+        entries = [Metric(name, float(value), stamp, step, model_id=version.tags[models.LOGGED]) for name, value in metrics.items()]
         self._client.log_batch(version.run_id, metrics=entries)
 
     @contextmanager
