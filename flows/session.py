@@ -15,10 +15,11 @@ from rich.markup import escape
 
 from flows.graph import begun, overrides, plan, stages
 from flows.graph import config as configs
-from flows.tracking.spool import EXPERIMENT, Spool, tracking_uri
+from flows.tracking.node import status_of
+from flows.tracking.records import NodeFacts, RunRecords
 from flows.views import terminal
 from flows.views.live import StageDisplay
-from pipeline.core.errors import Stopped, UsageError, did_you_mean
+from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.execute import Result
 from pipeline.core.reporting import Reporter
 
@@ -91,8 +92,8 @@ class Session:
         self.screen = screen or terminal.console()
         self.results: list[Result] = []
         self.failure: BaseException | None = None
-        self.spool: Spool | None = None
-        self._parent = ""
+        self.records: RunRecords | None = None
+        self._run_id = run_id
 
     @property
     def directory(self) -> Path:
@@ -107,27 +108,16 @@ class Session:
         return Session(self.parameters, self.screen, begun_steps=self.begun)
 
     def __enter__(self) -> Session:
-        runs = plan.runs_directory()
-        self.spool = Spool(runs / ".tracking", tracking_uri(runs), EXPERIMENT)
-        self.spool.start_sender()
-        self._parent = self.spool.start_run(self.config.name, tags={"cloze.kind": "pipeline"})
-        self.spool.params(self._parent, self.config.dump())
+        self.records = RunRecords(plan.runs_directory())
+        sections = {name: section.identity() for name, section in self.config.sections.items()}
+        self.records.begin(self.config.name, self.config.dump(), sections, run_id=self._run_id)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        assert self.spool is not None
-        self.spool.end_run(self._parent, _status(error))
-        if not self.spool.close():
-            where = self.spool.directory
-            self.screen.print(
-                f"[yellow]MLflow at {self.spool.uri} did not take all records;[/] they wait in {where} for the next run"
-            )
-        refused = self.spool.refused()
-        if refused:
-            reason = next(iter(refused))
-            self.screen.print(
-                f"[yellow]MLflow refused {refused.total()} records[/] (the first: {escape(reason)}); they are set aside, `cloze doctor` lists them"
-            )
+        assert self.records is not None
+        self.records.end(status_of(error))
+        for sentence in self.records.close():
+            self.screen.print(f"[yellow]{escape(sentence)}[/]")
 
     def attempt(self, step: plan.Step) -> Result:
         """Run one step, and keep the error that it ends with, if any."""
@@ -139,63 +129,41 @@ class Session:
 
     def run_one(self, step: plan.Step) -> Result:
         """Run one step, with its live line, its child run in MLflow if it is made, and its line in the results."""
-        assert self.spool is not None
+        assert self.records is not None
+        facts = self._facts(step)
         with (
             StageDisplay(step.name, self.screen) as display,
-            _Record(step, self.spool, self._parent, display, self.begun) as record,
+            self.records.node(facts, _Begun(display, self.begun, step.fingerprint)) as record,
         ):
             result = plan.run_step(step, self.config, record)
-            record.result(result)
-        report_file = result.manifest.summary.get("report")
-        if report_file:
-            self.spool.file(self._parent, str(Path(step.artifact).resolve() / report_file))
+            self.records.finished(facts, result, record)
         self.results.append(result)
         self.screen.print(terminal.done_line(result))
         return result
 
+    def _facts(self, step: plan.Step) -> NodeFacts:
+        execution = self.config.execution
+        return NodeFacts(
+            name=step.name,
+            stage=step.name,
+            section=step.name,
+            config=step.config,
+            fingerprint=step.fingerprint,
+            artifact=step.artifact,
+            inputs=step.inputs,
+            world_size=execution.processes * execution.nodes if stages.stage(step.name).parallel else 1,
+        )
 
-class _Record(Reporter):
-    """A stage's run in MLflow, from the moment that its directory is claimed; a cached stage has none. Shows progress on the way.
 
-    The build id names the run, so a stage that was killed goes on in the run that it began.
-    """
+class _Begun(Reporter):
+    """Remembers that a step was begun, and passes progress on."""
 
-    def __init__(self, step: plan.Step, spool: Spool, parent: str, display: Reporter, steps: begun.BegunSteps) -> None:
-        self.step, self.spool, self.parent, self.display, self.steps = step, spool, parent, display, steps
-        self.run: str | None = None
+    def __init__(self, display: Reporter, steps: begun.BegunSteps, fingerprint: str) -> None:
+        self._steps, self._fingerprint = steps, fingerprint
+        self.progress = display.progress  # type: ignore[method-assign]
 
     def begin(self, build_id: str) -> None:
-        self.steps.add(self.step.fingerprint)
-        tags = {"cloze.kind": "stage", "cloze.fingerprint": self.step.fingerprint}
-        self.run = self.spool.start_run(self.step.name, self.parent, tags, run=build_id)
-        self.spool.params(self.run, self.step.config.model_dump(mode="json"))
-
-    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
-        self.display.progress(done, total, unit, figures)
-
-    def metrics(self, values: Mapping[str, Any]) -> None:
-        if self.run is not None:
-            self.spool.line(self.run, values)
-
-    def result(self, result: Result) -> None:
-        """The figures of the finished artifact."""
-        if self.run is not None:
-            manifest = result.manifest
-            self.spool.metrics(self.run, {"seconds": result.seconds, **manifest.summary})
-            self.spool.metrics(self.run, {"count": {key.replace("/", "."): n for key, n in manifest.counters.items()}})
-
-    def __enter__(self) -> _Record:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if self.run is not None:
-            self.spool.end_run(self.run, _status(error))
-
-
-def _status(error: BaseException | None) -> str:
-    if error is None:
-        return "FINISHED"
-    return "KILLED" if isinstance(error, (Stopped, KeyboardInterrupt)) else "FAILED"
+        self._steps.add(self._fingerprint)
 
 
 def run_session(session: Session, call: Callable[[plan.Step, Callable[[plan.Step], Result]], Any]) -> Sequence[Result]:

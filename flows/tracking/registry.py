@@ -266,7 +266,9 @@ class Registry:
         from mlflow.entities import Metric
 
         stamp = int(time.time() * 1000)
-        entries = [Metric(name, float(value), stamp, step, model_id=version.tags[models.LOGGED]) for name, value in metrics.items()]
+        entries = [
+            Metric(name, float(value), stamp, step, model_id=version.tags[models.LOGGED]) for name, value in metrics.items()
+        ]
         self._client.log_batch(version.run_id, metrics=entries)
 
     @contextmanager

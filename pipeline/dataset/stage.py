@@ -179,4 +179,5 @@ STAGE = Stage(
     optional_inputs=("append",),
     worker="pipeline",
     headline=headline,
+    compared=("rows", "tokens", "padding_share"),
 )
