@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.graph import stages
 from flows.tracking import code, params
 from flows.tracking.models import Checkpoint
 from flows.tracking.spool import Point
@@ -122,10 +123,11 @@ class NodeRecord(Reporter):
                 self._spool.file(self.run, str(place / entry.path))
         self._spool.file(self.run, str(place / artifact.MANIFEST))
         self._read_files(manifest)
-        step = int(manifest.summary.get("steps", 0))
-        figures = {"seconds": result.seconds, **manifest.summary}
-        summed = {name: value for name, value in figures.items() if name not in self._lines}
-        logged = self._spool.metrics(self.run, summed, step)
+        step, summary = int(manifest.summary.get("steps", 0)), dict(manifest.summary)
+        figures = {**summary.pop("metrics", {}), "seconds": result.seconds, **summary}
+        new = {name: value for name, value in figures.items() if name not in self._lines}
+        compared = set(stages.figures(self._facts.stage, manifest.summary))
+        logged = [point for point in self._spool.metrics(self.run, new, step) if point[0] in compared]
         self._spool.metrics(self.run, {"count": {key.replace("/", "."): n for key, n in manifest.counters.items()}}, step)
         if CHECKPOINT in manifest.summary:
             self._model(str(place / manifest.summary[CHECKPOINT]), manifest.fingerprint, step, logged)

@@ -23,7 +23,7 @@ import yaml
 from flows.graph import stages
 from flows.tracking import code, params
 from flows.tracking.node import NodeRecord
-from flows.tracking.spool import EXPERIMENT, Spool, is_number, tracking_uri
+from flows.tracking.spool import EXPERIMENT, Spool, tracking_uri
 from pipeline.core.config import StageConfig
 from pipeline.core.execute import Result
 from pipeline.core.reporting import SILENT, Reporter
@@ -112,12 +112,9 @@ class RunRecords:
 
     def _headline(self, facts: NodeFacts, result: Result) -> None:
         """The node's figures, and the report, in the run above."""
-        manifest, stage = result.manifest, stages.stage(facts.stage)
-        figures: dict[str, Any] = {}
-        for key in stage.compared:
-            value = manifest.summary.get(key)
-            figures |= value if isinstance(value, Mapping) else {key: value}
-        named = {params.metric_name(facts.name, key): float(v) for key, v in figures.items() if is_number(v)}
+        manifest = result.manifest
+        figures = stages.figures(facts.stage, manifest.summary)
+        named = {params.metric_name(facts.name, key): value for key, value in figures.items()}
         if self._parent is None:
             self._held |= named
         else:
