@@ -1,41 +1,31 @@
-"""A run from its parameters to its results: plan, then each stage with display and records.
+"""A run from its parameters to its results: plan, then each node with display, slots and records.
 
-The Prefect flow and the plain run share all of this; they differ in how one stage's function is called.
+The Prefect flows and the plain run share all of this; they differ in who calls `attempt`, and in which order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 from rich.markup import escape
 
-from flows.graph import begun, overrides, plan, stages
+from flows.graph import begun, overrides, plan, record, retries, schedule, slots, stages
 from flows.graph import config as configs
 from flows.tracking.node import status_of
 from flows.tracking.records import NodeFacts, RunRecords
 from flows.views import terminal
-from flows.views.live import StageDisplay
-from pipeline.core.errors import UsageError, did_you_mean
+from flows.views.live import StageDisplay, live_lines
+from pipeline.core.errors import ClozeError, Stopped
 from pipeline.core.execute import Result
+from pipeline.core.lock import locked
 from pipeline.core.reporting import Reporter
-
-
-def _known_stage(name: str) -> str:
-    if name not in stages.TABLE:
-        raise UsageError(f"unknown stage {name!r}; {did_you_mean(name, stages.TABLE)}")
-    return name
-
-
-def _choices(schema: dict[str, Any]) -> None:
-    schema["enum"] = list(stages.TABLE)
-
-
-# A stage of the table; its names are the choices of the form that the Prefect UI shows.
-StageName = Annotated[str, AfterValidator(_known_stage), Field(json_schema_extra=_choices)]
 
 
 class RunParameters(BaseModel):
@@ -47,23 +37,31 @@ class RunParameters(BaseModel):
     overrides: dict[str, Any] = Field(
         default_factory=dict, description="Config values by dotted key, such as pretrain.steps: 200, or nested"
     )
-    start_from: StageName | None = Field(default=None, description="Run this stage and all after it, whatever is there")
-    only: StageName | None = Field(default=None, description="Run this stage alone; its inputs must be there")
-    force: list[StageName] = Field(default_factory=list, description="Run these stages again, whatever is there")
+    start_from: list[str] = Field(
+        default_factory=list,
+        description="Run these nodes and all that need them, whatever is there; patterns such as finetune@*",
+    )
+    only: list[str] = Field(default_factory=list, description="Run these nodes alone; their inputs must be there")
+    force: list[str] = Field(default_factory=list, description="Run these nodes again, whatever is there")
 
     @field_validator("overrides", mode="before")
     @classmethod
     def _nested(cls, value: Any) -> Any:
         return overrides.nest(value) if isinstance(value, Mapping) else value
 
+    @field_validator("start_from", "only", "force", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return [] if value is None else [value] if isinstance(value, str) else value
+
 
 class Session:
-    """One run. Use as a context manager; `run_one` runs a step.
+    """One start of a run. Use as a context manager, which holds the lease of the run's directory; `attempt` makes a node.
 
     Attributes:
         steps: the plan.
-        results: the results so far, in order.
-        failure: what a stage raised, if one did.
+        results: the results so far, by node.
+        failures: what nodes raised, by node.
     """
 
     def __init__(
@@ -73,13 +71,15 @@ class Session:
         *,
         run_id: str | None = None,
         begun_steps: begun.BegunSteps | None = None,
+        config: configs.RunConfig | None = None,
     ) -> None:
         """Args:
         run_id: names a run that other processes may try again; what it forces is forced once.
         begun_steps: what earlier tries in this process have begun.
+        config: the config, where it is not to be read from what the parameters name.
         """
         self.parameters = parameters
-        self.config = configs.load(parameters.config, parameters.overrides)
+        self.config = config or configs.load(parameters.config, parameters.overrides)
         place = self.directory / begun.DIRECTORY / f"{run_id}.json" if run_id else None
         self.begun = begun_steps or begun.BegunSteps(place)
         self.steps = plan.plan(
@@ -90,9 +90,14 @@ class Session:
             begun=self.begun.fingerprints,
         )
         self.screen = screen or terminal.console()
-        self.results: list[Result] = []
-        self.failure: BaseException | None = None
+        self.results: dict[str, Result] = {}
+        self.failures: dict[str, BaseException] = {}
         self.records: RunRecords | None = None
+        self.record: record.RunRecord | None = None
+        self.machine = slots.machine()
+        self._lines = live_lines(self.screen)
+        self._stop = threading.Event()
+        self._held = contextlib.ExitStack()
         self._run_id = run_id
 
     @property
@@ -103,78 +108,175 @@ class Session:
     def nothing_to_do(self) -> bool:
         return all(step.cached for step in self.steps)
 
+    def step(self, name: str) -> plan.Step:
+        """The step of that node."""
+        return next(step for step in self.steps if step.name == name)
+
     def rest(self) -> Session:
         """A session of the same run that does what this one has left undone, and forces nothing twice."""
-        return Session(self.parameters, self.screen, begun_steps=self.begun)
+        return Session(self.parameters, self.screen, begun_steps=self.begun, config=self.config)
 
     def __enter__(self) -> Session:
-        self.records = RunRecords(plan.runs_directory())
-        sections = {name: section.identity() for name, section in self.config.sections.items()}
-        self.records.begin(self.config.name, self.config.dump(), sections, run_id=self._run_id)
+        runs = plan.runs_directory()
+        with contextlib.ExitStack() as held:
+            held.enter_context(locked(str(self.directory)))
+            self.record = record.RunRecord(
+                self.directory, self.config.name, self.steps, self.parameters.model_dump(mode="json"), self.config.values
+            )
+            if not self.nothing_to_do:
+                self.records = RunRecords(runs)
+                self.records.begin(self.config.name, self.config.values, self.config.dump(), run_id=self._run_id)
+            held.enter_context(self._lines)
+            self._held = held.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        assert self.records is not None
-        self.records.end(status_of(error))
-        for sentence in self.records.close():
-            self.screen.print(f"[yellow]{escape(sentence)}[/]")
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        assert self.record is not None
+        self.stop()
+        with self._held:
+            self._lines.stop()
+            self.record.end(_state(error), _sentence(error))
+            self._close_records(error)
 
-    def attempt(self, step: plan.Step) -> Result:
-        """Run one step, and keep the error that it ends with, if any."""
+    def _close_records(self, error: BaseException | None) -> None:
+        if self.records is not None:
+            self.records.end(status_of(error))
+            for sentence in self.records.close():
+                self.screen.print(f"[yellow]{escape(sentence)}[/]")
+
+    def stop(self) -> None:
+        """Ask every node that runs to end: trainings with a checkpoint."""
+        self._stop.set()
+
+    def skip(self, step: plan.Step, cause: str) -> None:
+        """A step cannot be made, for the node `cause` before it failed."""
+        assert self.record is not None
+        self.record.node(step.name, record.SKIPPED, error=f"{cause} failed")
+        self.screen.print(f"[yellow]–[/] [bold]{step.name:<9}[/] {'skipped':>12}  needs {cause}")
+
+    def attempt(self, step: plan.Step, attempt: int = 1) -> Result:
+        """Make one node: wait for its slots, then run it with its live line, its records and its line in the results.
+
+        Raises what the stage raises, which is also kept in `failures`.
+        """
+        assert self.record is not None
         try:
-            return self.run_one(step)
+            result = self._made(step, attempt)
         except BaseException as error:
-            self.failure = error
+            self.failures[step.name] = error
+            stopped = isinstance(error, (Stopped, KeyboardInterrupt))
+            self.record.node(step.name, record.STOPPED if stopped else record.FAILED, error=_sentence(error))
             raise
-
-    def run_one(self, step: plan.Step) -> Result:
-        """Run one step, with its live line, its child run in MLflow if it is made, and its line in the results."""
-        assert self.records is not None
-        facts = self._facts(step)
-        with (
-            StageDisplay(step.name, self.screen) as display,
-            self.records.node(facts, _Begun(display, self.begun, step.fingerprint)) as record,
-        ):
-            result = plan.run_step(step, self.config, record)
-            self.records.finished(facts, result, record)
-        self.results.append(result)
-        self.screen.print(terminal.done_line(result))
+        self.failures.pop(step.name, None)
+        self.results[step.name] = result
+        headline = dict(result.manifest.summary.get("metrics") or {})
+        self.record.node(step.name, record.CACHED if result.cached else record.FINISHED, metrics=headline, error=None)
+        self.screen.print(terminal.done_line(result, step.name))
         return result
 
-    def _facts(self, step: plan.Step) -> NodeFacts:
-        execution = self.config.execution
-        return NodeFacts(
-            name=step.name,
-            stage=step.name,
-            section=step.name,
-            config=step.config,
-            fingerprint=step.fingerprint,
-            artifact=step.artifact,
-            inputs=step.inputs,
-            world_size=execution.processes * execution.nodes if stages.stage(step.name).parallel else 1,
-        )
+    def _made(self, step: plan.Step, attempt: int) -> Result:
+        assert self.record is not None
+        facts = _facts(step)
+        if step.cached:
+            result = plan.run_step(step)
+            if self.records is not None:
+                self.records.finished(facts, result)
+            return result
+        assert self.records is not None
+        execution = step.node.execution
+        wanted = slots.demand(step.node.stage, execution, self.machine)
+        self.record.node(step.name, record.WAITING, attempt=attempt)
+        with slots.taken(
+            wanted, self.machine, self.config.name, step.name, self._stop.is_set, lambda: self._told_waiting(step)
+        ) as devices:
+            given: dict[str, Any] = {"devices": devices} if devices else {}
+            if execution.cpus and not execution.threads:
+                given["threads"] = max(1, execution.cpus // execution.processes)
+            with (
+                StageDisplay(step.name, self.screen, self._lines) as display,
+                self.records.node(facts, _Shown(step, self, display)) as told,
+            ):
+                result = plan.run_step(step, execution.model_copy(update=given), told)
+                self.records.finished(facts, result, told)
+        return result
+
+    def _told_waiting(self, step: plan.Step) -> None:
+        if not self.screen.is_terminal:
+            self.screen.print(f"{time.strftime('%H:%M:%S')} {step.name} waits for a slot …")
+
+    def make(self, step: plan.Step) -> Result:
+        """`attempt`, again and again as the config says."""
+        attempt, execution = 1, step.node.execution
+        while True:
+            try:
+                return self.attempt(step, attempt)
+            except Exception as error:
+                if attempt > execution.retries or not retries.can_pass(error) or self._stop.is_set():
+                    raise
+                seconds = retries.delay(attempt, execution.retry_seconds)
+                self.screen.print(
+                    f"[yellow]{step.name} failed[/] ({escape(str(_sentence(error)))}); try {attempt + 1} in {seconds:.0f} s"
+                )
+                attempt += 1
+                if self._stop.wait(seconds):
+                    raise
 
 
-class _Begun(Reporter):
-    """Remembers that a step was begun, and passes progress on."""
+class _Shown(Reporter):
+    """What a node reports, in its live line and in the run's record."""
 
-    def __init__(self, display: Reporter, steps: begun.BegunSteps, fingerprint: str) -> None:
-        self._steps, self._fingerprint = steps, fingerprint
-        self.progress = display.progress  # type: ignore[method-assign]
+    def __init__(self, step: plan.Step, session: Session, display: Reporter) -> None:
+        assert session.record is not None
+        self.step, self.session, self.display, self.record = step, session, display, session.record
 
     def begin(self, build_id: str) -> None:
-        self._steps.add(self._fingerprint)
+        self.session.begun.add(self.step.fingerprint)
+        self.record.node(self.step.name, record.RUNNING)
+
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        self.display.progress(done, total, unit, figures)
+        self.record.progress(self.step.name, done, total, unit, figures)
+
+    def stop_asked(self) -> bool:
+        return self.session._stop.is_set()
 
 
-def run_session(session: Session, call: Callable[[plan.Step, Callable[[plan.Step], Result]], Any]) -> Sequence[Result]:
-    """Run all steps of an entered session; `call(step, function)` calls the function, in a task or straight."""
-    for step in session.steps:
-        call(step, session.attempt)
-    session.begun.forget()
-    return session.results
+def _facts(step: plan.Step) -> NodeFacts:
+    """What MLflow is told of a node."""
+    node = step.node
+    parallel = stages.stage(node.stage).parallel
+    return NodeFacts(
+        name=node.name,
+        stage=node.stage,
+        section=node.section,
+        config=node.config,
+        fingerprint=step.fingerprint,
+        artifact=step.artifact,
+        inputs=step.inputs,
+        place=node.values,
+        world_size=node.execution.processes * node.execution.nodes if parallel else 1,
+    )
 
 
-def run_plain(session: Session) -> Sequence[Result]:
+def _state(error: BaseException | None) -> str:
+    if error is None:
+        return record.FINISHED
+    return record.CANCELLED if _is_stop(error) else record.FAILED
+
+
+def _is_stop(error: BaseException) -> bool:
+    return isinstance(error, Stopped) or not isinstance(error, Exception)
+
+
+def _sentence(error: BaseException | None) -> str | None:
+    if error is None:
+        return None
+    return str(error) if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def run_plain(session: Session) -> Mapping[str, Result]:
     """Run without Prefect."""
     with session:
-        return run_session(session, lambda step, function: function(step))
+        schedule.run_in_order(session.steps, session.make, skipped=session.skip, stop=session.stop)
+        session.begun.forget()
+    return session.results

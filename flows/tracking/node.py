@@ -112,6 +112,9 @@ class NodeRecord(Reporter):
             )
         self._display.processes(ids)
 
+    def stop_asked(self) -> bool:
+        return self._display.stop_asked()
+
     def result(self, result: Result) -> None:
         """The figures, files, data and checkpoint of the finished artifact."""
         if self.run is None:
@@ -170,7 +173,8 @@ def status_of(error: BaseException | None) -> str:
     """How MLflow calls the end of a run that `error` ended, or nothing."""
     if error is None:
         return "FINISHED"
-    return "KILLED" if isinstance(error, (Stopped, KeyboardInterrupt)) else "FAILED"
+    stopped = isinstance(error, Stopped) or not isinstance(error, Exception)  # Ctrl-C, and Prefect's termination
+    return "KILLED" if stopped else "FAILED"
 
 
 def _profile(manifest: Manifest) -> dict[str, Any]:

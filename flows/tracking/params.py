@@ -10,11 +10,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from flows.tracking.spool import flatten
 from pipeline.core.config import StageConfig
 
 MOST = 100  # parameters of a run
 CHARACTERS = 500  # of a value
+NOT_COMPARED = ("name", "run")  # sections that say how it is run
 OPEN = (None, "auto")  # values that the stage settles: what it took is known at its end
 
 
@@ -41,16 +44,16 @@ def settled(config: StageConfig, summary: Mapping[str, Any]) -> dict[str, str]:
     return _short({name: summary[name] for name in left if isinstance(summary.get(name), (str, int, float))})
 
 
-def of_run(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The run's parameters, `SECTION.KEY`, from what each section says."""
-    return _short(sections)
+def of_run(config: Mapping[str, Any]) -> dict[str, str]:
+    """The run's parameters, `SECTION.KEY`, from what the config itself says of its nodes."""
+    return _short({name: section for name, section in config.items() if name not in NOT_COMPARED})
 
 
 def _short(values: Mapping[str, Any]) -> dict[str, str]:
     """Flat, as text, cut to MLflow's and a reader's measure."""
     found = {}
     for name, value in flatten(values)[:MOST]:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, str) else json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
         found[_allowed(name)] = text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
     return found
 

@@ -1,6 +1,6 @@
 """A run's records in MLflow: a run for the pipeline, one below it a node that is made, and one between where a section has instances.
 
-    sample 2026-11-21 19:33        parameters of the run's config, the nodes' figures by which runs are compared, config.yaml, the report
+    sample 2026-11-21 19:33        parameters of the run's config, the nodes' figures by which runs are compared, config.yaml, resolved.yaml, the report
       pretrain                     a node: parameters, metrics by step, load of the machine, datasets, files, checkpoints as models
       finetune                     a section with a matrix
         finetune@sst2-1
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic_core import to_jsonable_python
 
 from flows.graph import stages
 from flows.tracking import code, params
@@ -30,7 +31,7 @@ from pipeline.core.reporting import SILENT, Reporter
 from pipeline.core.secrets import masked
 
 DIRECTORY = ".tracking"  # below the runs
-CONFIG = "config.yaml"
+CONFIG, RESOLVED = "config.yaml", "resolved.yaml"
 log = logging.getLogger(__name__)
 
 STATUSES = ("FINISHED", "KILLED", "FAILED")  # the worst one last
@@ -68,7 +69,7 @@ class RunRecords:
         self.name = ""
         self._run_id: str | None = None
         self._config: Mapping[str, Any] = {}
-        self._sections: Mapping[str, Mapping[str, Any]] = {}
+        self._resolved: Mapping[str, Any] = {}
         self._parent: str | None = None
         self._groups: dict[str, str] = {}  # section -> our id of its run
         self._worst: dict[str, str] = {}  # section -> the worst status below it
@@ -78,23 +79,17 @@ class RunRecords:
         if self.spool.has_leftovers():
             self.spool.start_sender()
 
-    def begin(
-        self,
-        name: str,
-        config: Mapping[str, Any],
-        sections: Mapping[str, Mapping[str, Any]] | None = None,
-        run_id: str | None = None,
-    ) -> None:
+    def begin(self, name: str, config: Mapping[str, Any], resolved: Mapping[str, Any], run_id: str | None = None) -> None:
         """The run begins; MLflow hears of it when its first node does.
 
         Args:
             name: the run's.
-            config: all of it, for `config.yaml`.
-            sections: what each section says that is no default, for the parameters.
+            config: what it is made from, for the parameters and `config.yaml`.
+            resolved: every node's whole config, for `resolved.yaml`.
             run_id: names a run that other processes may try again: they go on in the same run of MLflow.
         """
         self.name, self._run_id = name, run_id
-        self._config, self._sections = config, sections or {}
+        self._config, self._resolved = config, resolved
 
     def node(self, facts: NodeFacts, display: Reporter = SILENT) -> NodeRecord:
         """The reporter of a node, a context manager around its making; passes on to `display` what that shows."""
@@ -172,8 +167,10 @@ class RunRecords:
             tags = {"cloze.kind": "pipeline", "cloze.name": self.name, **code.tags()}
             self._parent = self.spool.start_run(name, tags=tags, run=self._run_id)
             self.spool.tags(self._parent, {"cloze.attempt": str(self.spool.attempt(self._parent))})
-            self.spool.params(self._parent, params.of_run(self._sections))
-            self.spool.text(self._parent, CONFIG, yaml.safe_dump(masked(self._config), sort_keys=False, allow_unicode=True))
+            self.spool.params(self._parent, params.of_run(self._config))
+            for file, content in ((CONFIG, self._config), (RESOLVED, self._resolved)):
+                plain = masked(to_jsonable_python(content, fallback=str))
+                self.spool.text(self._parent, file, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
             self.spool.metrics(self._parent, self._held)
         return self._parent
 

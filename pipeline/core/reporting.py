@@ -1,4 +1,4 @@
-"""What a stage tells of itself while it is made: progress and metrics, to whoever listens."""
+"""What a stage tells of itself while it is made: progress and metrics, to whoever listens; and whether it is to stop."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ class Reporter:
 
     def processes(self, ids: Mapping[int, int]) -> None:
         """The stage runs in these processes of this machine, by rank; empty: it has ended."""
+
+    def stop_asked(self) -> bool:
+        """Whether the stage is to end, with a checkpoint if it is a training; asked about twice a second while processes run."""
+        return False
 
 
 log = logging.getLogger(__name__)
@@ -52,6 +56,9 @@ class GuardedReporter(Reporter):
 
     def processes(self, ids: Mapping[int, int]) -> None:
         self._pass_on("processes", ids)
+
+    def stop_asked(self) -> bool:
+        return self._reporter.stop_asked()
 
     def _pass_on(self, kind: str, *values: Any) -> None:
         try:
