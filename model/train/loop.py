@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model import checkpoint
 from model.data.batch import move
 from model.data.prefetch import Prefetch
 from model.train import state
@@ -27,7 +26,7 @@ from model.train.interfaces import Interrupted, Training
 from model.train.metrics import METRICS, SKIPPED, Lines, Window
 from model.train.schedules import factor
 from model.train.steps import Agreed, Asks, Prepared, agree, prepare
-from pipeline.core import artifact, random_keys, storage
+from pipeline.core import artifact, checkpoints, random_keys, storage
 from pipeline.core.errors import ClozeError, Stopped
 from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build
@@ -139,7 +138,7 @@ class _Loop:
             for line in self.metrics.read():  # a kill may have come between a line and its record
                 self.report.metrics(line)
         if resumed is not None:
-            notes.append(f"going on from {checkpoint.STEPS}/{checkpoint.step_name(progress.step)}")
+            notes.append(f"going on from {checkpoints.STEPS}/{checkpoints.step_name(progress.step)}")
         elif dropped:
             notes.append(f"starting again from step 0: no checkpoint was finished, {dropped} log lines are dropped")
         for note in notes:
@@ -186,7 +185,7 @@ class _Loop:
             weights=self.engine.weights(),
             progress=progress,
             last=self.metrics.last() if self.world.first else {},
-            checkpoint=f"{checkpoint.STEPS}/{checkpoint.step_name(progress.step)}",
+            checkpoint=f"{checkpoints.STEPS}/{checkpoints.step_name(progress.step)}",
             session=self.clock.session(),
         )
 
@@ -319,7 +318,7 @@ class _Loop:
 
     def _stop(self) -> None:
         self._save()
-        saved = storage.join(self.training.path, checkpoint.STEPS, checkpoint.step_name(self.progress.step))
+        saved = storage.join(self.training.path, checkpoints.STEPS, checkpoints.step_name(self.progress.step))
         raise Stopped(
             f"training was stopped after step {self.progress.step} of {self.recipe.steps}; {saved} is saved: run again to go on"
         )

@@ -25,7 +25,7 @@ from torch import Tensor
 from model import checkpoint
 from model.train.distributed import World
 from model.train.interfaces import Saved
-from pipeline.core import storage
+from pipeline.core import checkpoints, storage
 from pipeline.core.errors import ClozeError, DataError
 
 FORMAT = 2
@@ -118,8 +118,8 @@ def save(
     Raises:
         ClozeError: the disk is full or broken. What was there before is untouched.
     """
-    name = checkpoint.step_name(progress.step)
-    steps = Path(storage.filesystem(path)[1]) / checkpoint.STEPS
+    name = checkpoints.step_name(progress.step)
+    steps = Path(storage.filesystem(path)[1]) / checkpoints.STEPS
     partial, final = steps / f"{_SAVING}{name}", steps / name
     content = {"format": FORMAT, "run": asdict(run), **asdict(progress)}
     try:
@@ -148,14 +148,14 @@ def save(
             " free some space and run again"
         ) from error
     prune(path, keep)
-    return f"{checkpoint.STEPS}/{name}"
+    return f"{checkpoints.STEPS}/{name}"
 
 
 def prune(path: str, keep: int) -> None:
     """Remove all but the newest `keep` complete checkpoints, and what interrupted saves have left."""
-    for directory in checkpoint.complete_steps(path)[: -max(1, keep)]:
+    for directory in checkpoints.complete_steps(path)[: -max(1, keep)]:
         shutil.rmtree(storage.filesystem(directory)[1])
-    steps = Path(storage.filesystem(path)[1]) / checkpoint.STEPS
+    steps = Path(storage.filesystem(path)[1]) / checkpoints.STEPS
     for leftover in steps.glob(f"{_SAVING}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
@@ -163,7 +163,7 @@ def prune(path: str, keep: int) -> None:
 def tidy(path: str) -> None:
     """Leave what a finished artifact keeps: the newest checkpoint."""
     prune(path, 1)
-    steps = Path(storage.filesystem(path)[1]) / checkpoint.STEPS
+    steps = Path(storage.filesystem(path)[1]) / checkpoints.STEPS
     for damaged in steps.glob(f"{_DAMAGED}*"):
         shutil.rmtree(damaged, ignore_errors=True)
 
@@ -177,7 +177,7 @@ def newest(path: str, fingerprint: str, notes: list[str]) -> str | None:
     Raises:
         DataError: there are checkpoints, but none can be used, or they belong to another run.
     """
-    steps = Path(storage.filesystem(path)[1]) / checkpoint.STEPS
+    steps = Path(storage.filesystem(path)[1]) / checkpoints.STEPS
     candidates = sorted((found for found in steps.glob("step-*") if found.is_dir()), reverse=True) if steps.is_dir() else []
     for directory in candidates:
         try:
@@ -217,7 +217,7 @@ def resume(path: str, fingerprint: str, world: World, notes: list[str]) -> Resum
         return -1 if directory is None else int(directory.rsplit("-", 1)[1])
 
     step = world.first_decides(choose)
-    return None if step < 0 else read(storage.join(path, checkpoint.STEPS, checkpoint.step_name(step)))
+    return None if step < 0 else read(storage.join(path, checkpoints.STEPS, checkpoints.step_name(step)))
 
 
 def read(directory: str) -> Resumed:
