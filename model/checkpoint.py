@@ -265,7 +265,7 @@ def _instead_of(path: str) -> str:
     """What to name in place of a path that leads nowhere."""
     steps, _, name = path.rstrip("/").rpartition("/")
     kept = checkpoints.complete_steps(steps.removesuffix(f"/{checkpoints.STEPS}"))
-    if checkpoints.step_of(name) is None or not steps.endswith(f"/{checkpoints.STEPS}") or not kept:
+    if checkpoints.step_of(name) < 0 or not steps.endswith(f"/{checkpoints.STEPS}") or not kept:
         return "name a checkpoint, or an artifact of pretrain or finetune"
     there = ", ".join(str(checkpoints.step_of(directory)) for directory in kept)
     return f"the training keeps those of step {there}: name one, or have this one kept (milestones) and train again"

@@ -1,4 +1,6 @@
-"""The stage pretrain: a dataset in, and perhaps a checkpoint to go on from; a trained encoder out. Heavy imports wait until it runs."""
+"""The stage pretrain: a dataset in, and perhaps weights to begin with (checkpoint) or a training to go on with (continue); a trained
+encoder out. Heavy imports wait until it runs.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ STAGE = Stage(
     config=PretrainConfig,
     run=run,
     inputs=("dataset",),
-    optional_inputs=("checkpoint", "teacher"),
+    optional_inputs=("checkpoint", "teacher", "continue"),
     # a training state names the build and its packages, and checkpoint.json holds its hash
     volatile=("metrics.jsonl", "skipped.jsonl", "checkpoints/*/checkpoint.json", "checkpoints/*/training/state.json"),
     worker="model",

@@ -32,11 +32,11 @@ def step_name(step: int) -> str:
     return f"{_PREFIX}{step:08d}"
 
 
-def step_of(directory: str) -> int | None:
-    """The step that a checkpoint directory's name says; None: it says none."""
+def step_of(directory: str) -> int:
+    """The step that a checkpoint directory's name says; -1: it says none."""
     name = directory.rstrip("/").rsplit("/", 1)[-1]
     digits = name.removeprefix(_PREFIX)
-    return int(digits) if name.startswith(_PREFIX) and digits.isdecimal() else None
+    return int(digits) if name.startswith(_PREFIX) and digits.isdecimal() else -1
 
 
 def is_checkpoint(path: str) -> bool:
@@ -50,7 +50,7 @@ def complete_steps(path: str) -> list[str]:
     if not storage.is_dir(steps):
         return []
     names = {name.split("/", 1)[0] for name in storage.list_files(steps) if name.endswith("/" + COMPLETE)}
-    found = (storage.join(steps, name) for name in sorted(names) if step_of(name) is not None)
+    found = (storage.join(steps, name) for name in sorted(names) if step_of(name) >= 0)
     return [directory for directory in found if is_checkpoint(directory)]
 
 
