@@ -107,7 +107,7 @@ def test_two_ranks_learn_what_one_learns(still: str, sentiment: Path, tmp_path: 
     ):
         out = tmp_path / name
         how = Execution.model_validate({"device": "cpu", "threads": 1, **ranks})
-        result = execute(stage("finetune"), config, {"pretrain": still}, str(out), execution=how)
+        result = execute(stage("finetune"), config, {"checkpoint": still}, str(out), execution=how)
         found[name] = result.as_json(), checkpoint.load(str(out)), lines(out)
     (one, first, before), (two, second, after) = found["one"], found["two"]
     assert (one["world_size"], two["world_size"]) == (1, 2)
