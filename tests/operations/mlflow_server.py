@@ -41,7 +41,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self.place,
-                env={**os.environ, "MLFLOW_TRACKING_URI": ""},
+                env={**os.environ, "MLFLOW_TRACKING_URI": "", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
                 start_new_session=True,
             )
 
