@@ -25,6 +25,4 @@ def run(config: ExportConfig, build: Build) -> Outcome:
     return export(build)
 
 
-STAGE = Stage(
-    name="export", version=VERSION, config=ExportConfig, run=run, inputs={"checkpoint": Input(required=True)}, worker="model"
-)
+STAGE = Stage(name="export", version=VERSION, config=ExportConfig, run=run, inputs={"checkpoint": Input(required=True)}, worker="model")
