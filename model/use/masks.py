@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model.checkpoint import load
+from model.checkpoint import held, load
 from model.families.models import restore
 from pipeline import tokenizer
 from pipeline.core.errors import UsageError
@@ -36,12 +36,13 @@ class Filler:
     """
 
     def __init__(self, checkpoint: str) -> None:
-        loaded = load(checkpoint)
+        with held(checkpoint) as directory:
+            loaded = load(directory)
+            self.pieces = tokenizer.load(loaded.tokenizer)
         if "masked_lm" not in loaded.heads:
             raise UsageError(
                 f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); name a pretrained checkpoint"
             )
-        self.pieces = tokenizer.load(loaded.tokenizer)
         self.mask_token = str(self.pieces.backend.id_to_token(self.pieces.special.mask))
         self.longest = loaded.model.max_position_embeddings
         self.model = restore(loaded.model, loaded.state)
