@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.graph import stages
 from flows.tracking import code, params
-from flows.tracking.models import Checkpoint
+from flows.tracking.models import RUN_NAME, Checkpoint
 from flows.tracking.spool import Point
 from flows.tracking.system import Sampler
 from pipeline.core import artifact
@@ -109,7 +109,7 @@ class NodeRecord(Reporter):
                 build=self.run,
                 node=facts.name,
                 step=step,
-                tags={"cloze.run_name": self._records.name, "cloze.build": self.run},
+                tags={RUN_NAME: self._records.name, "cloze.build": self.run},
             )
             here = [point for point in self._last if point[2] == step]
             self._spool.model(self.run, wanted, [*here, *figures], self._dataset)
