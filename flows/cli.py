@@ -21,6 +21,7 @@ from pipeline.core.registry import load
 COMMANDS: dict[str, str] = {
     "run": "flows.commands.run:run",
     "plan": "flows.commands.plan:plan",
+    "cancel": "flows.commands.cancel:cancel",
     "status": "flows.commands.status:status",
     "logs": "flows.commands.logs:logs",
     "verify": "flows.commands.verify:verify",

@@ -1,11 +1,14 @@
-"""A run from its parameters to its results: plan, then each stage with display and records.
+"""A run from its parameters to its results: plan, then each node with display, slots and records.
 
-The Prefect flow and the plain run share all of this; they differ in how one stage's function is called.
+The Prefect flows and the plain run share all of this; they differ in who calls `attempt`, and in which order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,30 +16,20 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from rich.console import Console
 from rich.markup import escape
 
-from flows.graph import begun, overrides, plan, stages
+from flows.graph import begun, overrides, plan, record, retries, schedule, slots
 from flows.graph import config as configs
 from flows.tracking.spool import Spool, tracking_uri
 from flows.views import terminal
-from flows.views.live import StageDisplay
-from pipeline.core.errors import Stopped, UsageError, did_you_mean
+from flows.views.live import StageDisplay, live_lines
+from pipeline.core.errors import ClozeError, Stopped
 from pipeline.core.execute import Result
+from pipeline.core.lock import locked
 from pipeline.core.reporting import Reporter
 
 EXPERIMENT = "cloze"
 
-
-def _known_stage(name: str) -> str:
-    if name not in stages.TABLE:
-        raise UsageError(f"unknown stage {name!r}; {did_you_mean(name, stages.TABLE)}")
-    return name
-
-
-def _choices(schema: dict[str, Any]) -> None:
-    schema["enum"] = list(stages.TABLE)
-
-
-# A stage of the table; its names are the choices of the form that the Prefect UI shows.
-StageName = Annotated[str, AfterValidator(_known_stage), Field(json_schema_extra=_choices)]
+# Nodes by name or pattern. A single one needs no list.
+Nodes = Annotated[list[str], Field(default_factory=list)]
 
 
 class RunParameters(BaseModel):
@@ -48,23 +41,28 @@ class RunParameters(BaseModel):
     overrides: dict[str, Any] = Field(
         default_factory=dict, description="Config values by dotted key, such as pretrain.steps: 200, or nested"
     )
-    start_from: StageName | None = Field(default=None, description="Run this stage and all after it, whatever is there")
-    only: StageName | None = Field(default=None, description="Run this stage alone; its inputs must be there")
-    force: list[StageName] = Field(default_factory=list, description="Run these stages again, whatever is there")
+    start_from: Nodes = Field(description="Run these nodes and all that need them, whatever is there; patterns such as finetune@*")
+    only: Nodes = Field(description="Run these nodes alone; their inputs must be there")
+    force: Nodes = Field(description="Run these nodes again, whatever is there")
 
     @field_validator("overrides", mode="before")
     @classmethod
     def _nested(cls, value: Any) -> Any:
         return overrides.nest(value) if isinstance(value, Mapping) else value
 
+    @field_validator("start_from", "only", "force", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return [] if value is None else [value] if isinstance(value, str) else value
+
 
 class Session:
-    """One run. Use as a context manager; `run_one` runs a step.
+    """One start of a run. Use as a context manager, which holds the lease of the run's directory; `attempt` makes a node.
 
     Attributes:
         steps: the plan.
-        results: the results so far, in order.
-        failure: what a stage raised, if one did.
+        results: the results so far, by node.
+        failures: what nodes raised, by node.
     """
 
     def __init__(
@@ -74,13 +72,15 @@ class Session:
         *,
         run_id: str | None = None,
         begun_steps: begun.BegunSteps | None = None,
+        config: configs.RunConfig | None = None,
     ) -> None:
         """Args:
         run_id: names a run that other processes may try again; what it forces is forced once.
         begun_steps: what earlier tries in this process have begun.
+        config: the config, where it is not to be read from what the parameters name.
         """
         self.parameters = parameters
-        self.config = configs.load(parameters.config, parameters.overrides)
+        self.config = config or configs.load(parameters.config, parameters.overrides)
         place = self.directory / begun.DIRECTORY / f"{run_id}.json" if run_id else None
         self.begun = begun_steps or begun.BegunSteps(place)
         self.steps = plan.plan(
@@ -91,9 +91,14 @@ class Session:
             begun=self.begun.fingerprints,
         )
         self.screen = screen or terminal.console()
-        self.results: list[Result] = []
-        self.failure: BaseException | None = None
+        self.results: dict[str, Result] = {}
+        self.failures: dict[str, BaseException] = {}
         self.spool: Spool | None = None
+        self.record: record.RunRecord | None = None
+        self.machine = slots.machine()
+        self._lines = live_lines(self.screen)
+        self._stop = threading.Event()
+        self._held = contextlib.ExitStack()
         self._parent = ""
 
     @property
@@ -104,20 +109,41 @@ class Session:
     def nothing_to_do(self) -> bool:
         return all(step.cached for step in self.steps)
 
+    def step(self, name: str) -> plan.Step:
+        """The step of that node."""
+        return next(step for step in self.steps if step.name == name)
+
     def rest(self) -> Session:
         """A session of the same run that does what this one has left undone, and forces nothing twice."""
-        return Session(self.parameters, self.screen, begun_steps=self.begun)
+        return Session(self.parameters, self.screen, begun_steps=self.begun, config=self.config)
 
     def __enter__(self) -> Session:
         runs = plan.runs_directory()
-        self.spool = Spool(runs / ".tracking", tracking_uri(runs), EXPERIMENT)
-        self.spool.start_sender()
-        self._parent = self.spool.start_run(self.config.name, tags={"cloze.kind": "pipeline"})
-        self.spool.params(self._parent, self.config.dump())
+        with contextlib.ExitStack() as held:
+            held.enter_context(locked(str(self.directory)))
+            self.record = record.RunRecord(
+                self.directory, self.config.name, self.steps, self.parameters.model_dump(mode="json"), self.config.values
+            )
+            if not self.nothing_to_do:
+                self.spool = Spool(runs / ".tracking", tracking_uri(runs), EXPERIMENT)
+                self.spool.start_sender()
+                self._parent = self.spool.start_run(self.config.name, tags={"cloze.kind": "pipeline"})
+                self.spool.params(self._parent, self.config.dump())
+            held.enter_context(self._lines)
+            self._held = held.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        assert self.spool is not None
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        assert self.record is not None
+        self.stop()
+        with self._held:
+            self._lines.stop()
+            self.record.end(_state(error), _sentence(error))
+            self._close_spool(error)
+
+    def _close_spool(self, error: BaseException | None) -> None:
+        if self.spool is None:
+            return
         self.spool.end_run(self._parent, _status(error))
         if not self.spool.close():
             where = self.spool.directory
@@ -131,53 +157,111 @@ class Session:
                 f"[yellow]MLflow refused {refused.total()} records[/] (the first: {escape(reason)}); they are set aside, `cloze doctor` lists them"
             )
 
-    def attempt(self, step: plan.Step) -> Result:
-        """Run one step, and keep the error that it ends with, if any."""
-        try:
-            return self.run_one(step)
-        except BaseException as error:
-            self.failure = error
-            raise
+    def stop(self) -> None:
+        """Ask every node that runs to end: trainings with a checkpoint."""
+        self._stop.set()
 
-    def run_one(self, step: plan.Step) -> Result:
-        """Run one step, with its live line, its child run in MLflow if it is made, and its line in the results."""
-        assert self.spool is not None
-        with (
-            StageDisplay(step.name, self.screen) as display,
-            _Record(step, self.spool, self._parent, display, self.begun) as record,
-        ):
-            result = plan.run_step(step, self.config, record)
-            record.result(result)
-        report_file = result.manifest.summary.get("report")
-        if report_file:
-            self.spool.file(self._parent, str(Path(step.artifact).resolve() / report_file))
-        self.results.append(result)
-        self.screen.print(terminal.done_line(result))
+    def skip(self, step: plan.Step, cause: str) -> None:
+        """A step cannot be made, for the node `cause` before it failed."""
+        assert self.record is not None
+        self.record.node(step.name, record.SKIPPED, error=f"{cause} failed")
+        self.screen.print(f"[yellow]–[/] [bold]{step.name:<9}[/] {'skipped':>12}  needs {cause}")
+
+    def attempt(self, step: plan.Step, attempt: int = 1) -> Result:
+        """Make one node: wait for its slots, then run it with its live line, its records and its line in the results.
+
+        Raises what the stage raises, which is also kept in `failures`.
+        """
+        assert self.record is not None
+        try:
+            result = self._made(step, attempt)
+        except BaseException as error:
+            self.failures[step.name] = error
+            stopped = isinstance(error, (Stopped, KeyboardInterrupt))
+            self.record.node(step.name, record.STOPPED if stopped else record.FAILED, error=_sentence(error))
+            raise
+        self.failures.pop(step.name, None)
+        self.results[step.name] = result
+        headline = dict(result.manifest.summary.get("metrics") or {})
+        self.record.node(step.name, record.CACHED if result.cached else record.FINISHED, metrics=headline, error=None)
+        self.screen.print(terminal.done_line(result, step.name))
         return result
+
+    def _made(self, step: plan.Step, attempt: int) -> Result:
+        assert self.record is not None
+        if step.cached:
+            return plan.run_step(step)
+        execution = step.node.execution
+        wanted = slots.demand(step.node.stage, execution, self.machine)
+        self.record.node(step.name, record.WAITING, attempt=attempt)
+        with slots.taken(
+            wanted, self.machine, self.config.name, step.name, self._stop.is_set, lambda: self._told_waiting(step)
+        ) as devices:
+            given: dict[str, Any] = {"devices": devices} if devices else {}
+            if execution.cpus and not execution.threads:
+                given["threads"] = max(1, execution.cpus // execution.processes)
+            with (
+                StageDisplay(step.name, self.screen, self._lines) as display,
+                _Record(step, self, display) as told,
+            ):
+                result = plan.run_step(step, execution.model_copy(update=given), told)
+                told.result(result)
+        report_file = result.manifest.summary.get("report")
+        if report_file and self.spool:
+            self.spool.file(self._parent, str(Path(step.artifact).resolve() / report_file))
+        return result
+
+    def _told_waiting(self, step: plan.Step) -> None:
+        if not self.screen.is_terminal:
+            self.screen.print(f"{time.strftime('%H:%M:%S')} {step.name} waits for a slot …")
+
+    def make(self, step: plan.Step) -> Result:
+        """`attempt`, again and again as the config says."""
+        attempt, execution = 1, step.node.execution
+        while True:
+            try:
+                return self.attempt(step, attempt)
+            except Exception as error:
+                if attempt > execution.retries or not retries.can_pass(error) or self._stop.is_set():
+                    raise
+                seconds = retries.delay(attempt, execution.retry_seconds)
+                self.screen.print(
+                    f"[yellow]{step.name} failed[/] ({escape(str(_sentence(error)))}); try {attempt + 1} in {seconds:.0f} s"
+                )
+                attempt += 1
+                if self._stop.wait(seconds):
+                    raise
 
 
 class _Record(Reporter):
-    """A stage's run in MLflow, from the moment that its directory is claimed; a cached stage has none. Shows progress on the way.
+    """A node's run in MLflow, from the moment that its directory is claimed; a cached one has none. Shows progress on the way.
 
     The build id names the run, so a stage that was killed goes on in the run that it began.
     """
 
-    def __init__(self, step: plan.Step, spool: Spool, parent: str, display: Reporter, steps: begun.BegunSteps) -> None:
-        self.step, self.spool, self.parent, self.display, self.steps = step, spool, parent, display, steps
+    def __init__(self, step: plan.Step, session: Session, display: Reporter) -> None:
+        assert session.spool is not None and session.record is not None
+        self.step, self.session, self.display = step, session, display
+        self.spool, self.record = session.spool, session.record
         self.run: str | None = None
 
     def begin(self, build_id: str) -> None:
-        self.steps.add(self.step.fingerprint)
+        self.session.begun.add(self.step.fingerprint)
+        self.record.node(self.step.name, record.RUNNING)
         tags = {"cloze.kind": "stage", "cloze.fingerprint": self.step.fingerprint}
-        self.run = self.spool.start_run(self.step.name, self.parent, tags, run=build_id)
-        self.spool.params(self.run, self.step.config.model_dump(mode="json"))
+        self.run = self.spool.start_run(self.step.name, self.session._parent, tags, run=build_id)
+        self.spool.params(self.run, self.step.node.config.model_dump(mode="json"))
 
     def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         self.display.progress(done, total, unit, figures)
+        self.record.progress(self.step.name, done, total, unit, figures)
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         if self.run is not None:
             self.spool.line(self.run, values)
+
+    def stop_asked(self) -> bool:
+        return self.session._stop.is_set()
 
     def result(self, result: Result) -> None:
         """The figures of the finished artifact."""
@@ -197,18 +281,28 @@ class _Record(Reporter):
 def _status(error: BaseException | None) -> str:
     if error is None:
         return "FINISHED"
-    return "KILLED" if isinstance(error, (Stopped, KeyboardInterrupt)) else "FAILED"
+    return "KILLED" if _is_stop(error) else "FAILED"
 
 
-def run_session(session: Session, call: Callable[[plan.Step, Callable[[plan.Step], Result]], Any]) -> Sequence[Result]:
-    """Run all steps of an entered session; `call(step, function)` calls the function, in a task or straight."""
-    for step in session.steps:
-        call(step, session.attempt)
-    session.begun.forget()
-    return session.results
+def _state(error: BaseException | None) -> str:
+    if error is None:
+        return record.FINISHED
+    return record.CANCELLED if _is_stop(error) else record.FAILED
 
 
-def run_plain(session: Session) -> Sequence[Result]:
+def _is_stop(error: BaseException) -> bool:
+    return isinstance(error, Stopped) or not isinstance(error, Exception)
+
+
+def _sentence(error: BaseException | None) -> str | None:
+    if error is None:
+        return None
+    return str(error) if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def run_plain(session: Session) -> Mapping[str, Result]:
     """Run without Prefect."""
     with session:
-        return run_session(session, lambda step, function: function(step))
+        schedule.run_in_order(session.steps, session.make, skipped=session.skip, stop=session.stop)
+        session.begun.forget()
+    return session.results

@@ -12,7 +12,7 @@ from flows.commands.common import emit
 from flows.commands.run_options import parameters_of, run_options, show_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from flows.session import Session
     from pipeline.core.execute import Result
@@ -24,37 +24,43 @@ if TYPE_CHECKING:
 @click.option("--prefect/--no-prefect", default=True, show_default=True, help="Run as a Prefect flow, or as plain functions.")
 def run(as_json: bool, dry_run: bool, prefect: bool, **values: Any) -> None:
     """Run all stages of CONFIG (a YAML file or a preset such as demo); what is there already is not made again."""
-    from flows.graph import plan
-    from flows.session import Session, run_plain
-    from flows.views import terminal
+    from flows.session import Session
 
     session = Session(parameters_of(**values))
     if dry_run:
         show_plan(session, as_json)
         return
-    if session.nothing_to_do:
-        results: Sequence[Result] = [plan.run_step(step, session.config) for step in session.steps]
-        session.screen.print("Nothing to do: every stage is made.")
-    elif prefect:
-        results = run_with_prefect(session)
-    else:
+    start(session, prefect=prefect, as_json=as_json)
+
+
+def start(session: Session, *, prefect: bool, as_json: bool) -> None:
+    """Run a session to its end, and tell what came of it."""
+    from flows.graph import plan
+    from flows.session import run_plain
+    from flows.views import terminal
+
+    if session.nothing_to_do or not prefect:
         results = run_plain(session)
+        if all(result.cached for result in results.values()):
+            session.screen.print("Nothing to do: every node is made.")
+    else:
+        results = run_with_prefect(session)
     session.screen.print()
     session.screen.print(terminal.result_table(results))
-    for result in results:
+    for result in results.values():
         if result.manifest.summary.get("report"):
             session.screen.print(f"\nreport: {Path(result.artifact) / result.manifest.summary['report']}")
     if as_json:
-        emit(
-            {"run": session.config.name, "directory": str(session.directory), "stages": [plan.result_json(r) for r in results]}
-        )
+        made = [{"node": name, **plan.result_json(result)} for name, result in results.items()]
+        emit({"run": session.config.name, "directory": str(session.directory), "stages": made})
 
 
-def run_with_prefect(session: Session) -> Sequence[Result]:
+def run_with_prefect(session: Session) -> Mapping[str, Result]:
     """Run as a flow; where Prefect cannot be started or reached, say so and do what is left without it.
 
     What a stage raised is raised, whatever Prefect made of it; so is any other error than that of a missing server.
     """
+    from flows.graph import schedule
     from flows.session import run_plain
 
     prepare_prefect()
@@ -69,8 +75,8 @@ def run_with_prefect(session: Session) -> Sequence[Result]:
         finally:
             ACTIVE.reset(token)
     except Exception as error:
-        if session.failure is not None:
-            raise session.failure from None
+        if session.failures:
+            raise schedule.told(session.failures) from None
         if not _is_unreachable(error):
             raise
         rest = session.rest()

@@ -27,9 +27,11 @@ def run_options(command: Command) -> Command:
     """The options that say what a run consists of."""
     for decorate in (
         json_option,
-        click.option("--force", multiple=True, metavar="STAGE", help="Run STAGE again, whatever is there."),
-        click.option("--only", metavar="STAGE", help="Run STAGE alone; its inputs must be there."),
-        click.option("--from", "start_from", metavar="STAGE", help="Run STAGE and all after it, whatever is there."),
+        click.option("--force", multiple=True, metavar="NODE", help="Run NODE again, whatever is there."),
+        click.option("--only", multiple=True, metavar="NODE", help="Run NODE alone; its inputs must be there."),
+        click.option(
+            "--from", "start_from", multiple=True, metavar="NODE", help="Run NODE and all that needs it, whatever is there."
+        ),
         click.option(
             "--set",
             "overrides",
@@ -48,7 +50,8 @@ def parameters_of(**values: Any) -> RunParameters:
     """Args: values: of `run_options`, without `--json`."""
     from flows.session import RunParameters
 
-    return RunParameters.model_validate({**values, "force": list(values["force"])})
+    nodes = {name: list(values[name]) for name in ("force", "only", "start_from")}
+    return RunParameters.model_validate({**values, **nodes})
 
 
 def show_plan(session: Session, as_json: bool) -> None:
@@ -59,14 +62,14 @@ def show_plan(session: Session, as_json: bool) -> None:
     from pipeline.core.humanize import duration
 
     if as_json:
-        steps = [
+        nodes = [
             {
-                "stage": step.name, "run": not step.cached, "why": step.why, "fingerprint": step.fingerprint,
-                "artifact": step.artifact, "last_seconds": step.last_seconds,
+                "name": step.name, "stage": step.node.stage, "why": step.why, "cached": step.cached, "seconds": step.last_seconds,
+                "inputs": step.inputs, "after": list(step.after), "fingerprint": step.fingerprint, "artifact": step.artifact,
             }
             for step in session.steps
         ]  # fmt: skip
-        emit({"run": session.config.name, "steps": steps})
+        emit({"run": session.config.name, "nodes": nodes})
         return
     out = Console(highlight=False)
     out.print(terminal.plan_table(session.steps))
@@ -75,6 +78,6 @@ def show_plan(session: Session, as_json: bool) -> None:
     if not todo:
         out.print("\nNothing to do.")
     elif len(known) == len(todo):
-        out.print(f"\n{len(todo)} of {len(session.steps)} stages would run; the last time they took {duration(sum(known))}.")
+        out.print(f"\n{len(todo)} of {len(session.steps)} nodes would run; the last time they took {duration(sum(known))}.")
     else:
-        out.print(f"\n{len(todo)} of {len(session.steps)} stages would run.")
+        out.print(f"\n{len(todo)} of {len(session.steps)} nodes would run.")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 OF_CONFIG, OF_EXECUTION, OF_INPUTS = "config__", "execution__", "input__"  # prefixes of the parameters' names in Python
 BEAM_OPTION = {"beam_options": Spelled("--beam-option", settings={"metavar": "--NAME=VALUE"})}
 BEAM = frozenset({"workers", "runner", "flink_master", "worker_pool", "beam_options"})  # what of Execution data stages use
+OF_RUNS = frozenset({"cpus", "share", "retries", "retry_seconds"})  # and what only a run of several nodes does
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,7 +89,8 @@ class StageCommand(click.Command):
         yield from field_options(stage.config, OF_CONFIG, CONFIG, self.spelled)
         if stage.worker is not None:
             beam = stage.worker == "pipeline"
-            yield from field_options(Execution, OF_EXECUTION, EXECUTION, BEAM_OPTION, lambda name: (name in BEAM) == beam)
+            wanted = BEAM if beam else Execution.model_fields.keys() - BEAM - OF_RUNS
+            yield from field_options(Execution, OF_EXECUTION, EXECUTION, BEAM_OPTION, wanted.__contains__)
         yield GroupedOption([self.out, "out"], required=self.demanding, metavar="DIR", help="The directory of what is made.")
         yield GroupedOption(
             ["--set", "overrides"],
@@ -103,11 +105,11 @@ class StageCommand(click.Command):
         )
 
     def _inputs(self, stage: Stage) -> Iterator[click.Parameter]:
-        for name in (*stage.inputs, *stage.optional_inputs):
+        for name, wanted in stage.inputs.items():
             spelled = self.inputs.get(name, (f"--{name}", f"What stage {name} made."))
             if spelled is not None:
                 flag, told = spelled
-                required = self.demanding and name in stage.inputs
+                required = self.demanding and wanted.required
                 yield GroupedOption([flag, f"{OF_INPUTS}{name}"], group=INPUTS, required=required, metavar="PATH", help=told)
 
     def invoke(self, ctx: click.Context) -> Any:

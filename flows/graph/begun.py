@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Lock
 
 from pipeline.core import storage
 
@@ -19,13 +20,16 @@ class BegunSteps:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self.fingerprints: set[str] = set()
+        self._lock = Lock()
         if path is not None and path.exists():
             self.fingerprints.update(json.loads(path.read_text(encoding="utf-8")))
 
     def add(self, fingerprint: str) -> None:
         """A step is begun: its directory is claimed, and what was there before is gone."""
-        self.fingerprints.add(fingerprint)
-        if self.path is not None:
+        with self._lock:
+            self.fingerprints.add(fingerprint)
+            if self.path is None:
+                return
             storage.write_bytes(str(self.path), json.dumps(sorted(self.fingerprints)).encode())
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""A run's config: one section a stage, from a YAML file or a preset's name, with overrides on top.
+"""A run's config: one section a node, from a YAML file or a preset's name, with overrides on top.
 
 Relative paths in a file are relative to that file; in a preset, `samples/…` is the sample that Cloze brings. Paths in
 overrides are relative to where the command runs.
@@ -6,6 +6,8 @@ overrides are relative to where the command runs.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,18 @@ from typing import Any
 import yaml
 
 from flows.graph import stages
+from flows.graph.nodes import Node, stage_of
 from flows.graph.overrides import merge, read_yaml
-from pipeline.core.config import StageConfig, parse_config, resolve_paths
+from flows.graph.sections import MATRIX, RUN, Graph
+from pipeline.core.config import parse_config, resolve_paths
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.execution import Execution
+from pipeline.core.stage import Stage
 
 FLOWS = Path(__file__).resolve().parent.parent
 PRESETS = FLOWS / "presets"
-RUN = "run"  # the section of `Execution`
 NAME = "name"
+_RUN_NAME = re.compile(r"[^._/][^/]*")
 TOKENIZER = "tokenizer"  # instead of the vocab stage: a vocabulary that is there already
 
 
@@ -30,37 +35,45 @@ class RunConfig:
 
     Attributes:
         name: the run's name, and its directory's.
-        sections: the config of each stage that runs, in order.
-        execution: how they are run.
-        tokenizer: path of a ready vocabulary; then there is no vocab stage.
+        values: what it was made from: a config file's content with the overrides in it and its paths absolute.
+        nodes: the nodes of its graph by name, each after those that it needs.
+        execution: how they are run, where a node says nothing else.
+        tokenizer: path of a ready vocabulary; then there is no vocab node by itself.
     """
 
     def __init__(self, values: Mapping[str, Any], name: str) -> None:
         _check_sections(values)
         self.name = str(values.get(NAME) or name)
+        if not _RUN_NAME.fullmatch(self.name):
+            raise UsageError(f"name ({self.name!r}) must be a directory's name: letters, digits, '.', '_', '-', not beginning with '.' or '_'")
+        self.values = dict(values)
         self.tokenizer: str | None = values.get(TOKENIZER)
-        self.execution: Execution = parse_config(Execution, _section(values, RUN), RUN)
-        self.sections: dict[str, StageConfig] = {}
-        for stage_name in stages.TABLE:
-            wanted = stage_name in values and values[stage_name] is not False
-            if wanted and not (stage_name == "vocab" and self.tokenizer):
-                model = stages.stage(stage_name).config
-                self.sections[stage_name] = parse_config(model, _section(values, stage_name), stage_name)
-        if not self.sections:
+        run = _section(values, RUN)
+        self.execution: Execution = parse_config(Execution, run, RUN)
+        sections = {
+            key: _section(values, key)
+            for key, value in values.items()
+            if stage_of(key) and value is not False and not (key == "vocab" and self.tokenizer)
+        }
+        if not sections:
             raise UsageError(f"the config of run {self.name!r} names no stage; give it sections such as corpus and vocab")
+        self.nodes: dict[str, Node] = Graph(sections, run, self.tokenizer).nodes
 
     def dump(self) -> dict[str, Any]:
-        """The whole config as YAML-able values, defaults filled in."""
-        sections = {name: config.model_dump(mode="json") for name, config in self.sections.items()}
+        """The whole config as YAML-able values by node, defaults filled in."""
+        nodes = {name: node.config.model_dump(mode="json") for name, node in self.nodes.items()}
         extra = {TOKENIZER: self.tokenizer} if self.tokenizer else {}
-        return {NAME: self.name, **extra, **sections, RUN: self.execution.model_dump(mode="json")}
+        return {NAME: self.name, **extra, **nodes, RUN: self.execution.model_dump(mode="json")}
 
 
 def _check_sections(values: Mapping[str, Any]) -> None:
     known = {*stages.TABLE, RUN, NAME, TOKENIZER}
     for key in values:
-        if key not in known:
-            raise UsageError(f"unknown config section {key!r}; {did_you_mean(str(key), known)}")
+        if key not in known and stage_of(str(key)) is None:
+            stage, at, label = str(key).partition("@")
+            if at and stage in stages.TABLE:
+                raise UsageError(f"config section {key!r} has a label ({label!r}) that is no word; use letters, digits, '_' and '-'")
+            raise UsageError(f"unknown config section {key!r}; {did_you_mean(stage, known)}")
 
 
 def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -110,14 +123,33 @@ def load(reference: str, overrides: Mapping[str, Any] | None = None) -> RunConfi
 
 
 def _resolved(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """The values with the paths in all sections made absolute; URLs and package lists stay as they are."""
+    """The values with the paths in all sections made absolute; URLs, package lists and names of nodes stay as they are."""
     found = dict(values)
-    for name in stages.TABLE:
-        if isinstance(values.get(name), Mapping):
-            found[name] = resolve_paths(stages.stage(name).config, values[name], str(base))
+    for name, section in values.items():
+        stage = stage_of(str(name))
+        if stage is not None and isinstance(section, Mapping):
+            found[name] = _resolved_section(section, stages.stage(stage), str(base))
     tokenizer = values.get(TOKENIZER)
     if isinstance(tokenizer, str) and "://" not in tokenizer:
         found[TOKENIZER] = str(base / tokenizer)
+    return found
+
+
+def _resolved_section(section: Mapping[str, Any], stage: Stage, base: str) -> dict[str, Any]:
+    fields = {key: value for key, value in section.items() if key in stage.config.model_fields}
+    found = {**section, **resolve_paths(stage.config, fields, base)}
+    for role in stage.inputs.keys() & section.keys():
+        reference = section[role]
+        if isinstance(reference, str) and reference.partition("/")[1] and stage_of(reference.partition("/")[0]) is None:
+            found[role] = reference if "://" in reference else os.path.join(base, reference)
+    matrix = section.get(MATRIX)
+    if isinstance(matrix, Mapping):
+        found[MATRIX] = {
+            axis: {name: _resolved_section(below or {}, stage, base) for name, below in points.items()}
+            if isinstance(points, Mapping) and all(isinstance(below, Mapping) or below is None for below in points.values())
+            else points
+            for axis, points in matrix.items()
+        }
     return found
 
 
@@ -129,6 +161,6 @@ def _with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
         if not isinstance(override, Mapping):
             found[name] = override
             continue
-        config = stages.stage(name).config if name in stages.TABLE else None
-        found[name] = merge(_section(found, name), override, config, name)
+        stage = stage_of(name)
+        found[name] = merge(_section(found, name), override, stages.stage(stage).config if stage else None, name)
     return found

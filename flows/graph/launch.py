@@ -81,6 +81,8 @@ class _Ranks:
         self.first_failed: int | None = None  # the others are ended for its sake
         self.killed: int | None = None  # the first rank that a signal ended which we did not send
         self.grace = build.execution.grace_seconds
+        minutes = build.execution.timeout_minutes
+        self.deadline = None if minutes is None else time.monotonic() + 60.0 * minutes
         self.logs = local_directory(build.path) / LOGS
 
     def run(self) -> Outcome:
@@ -134,6 +136,7 @@ class _Ranks:
             for key, _ in selector.select(timeout=0.5):
                 self._read(selector, key)
             self._look_for_failures()
+            self._look_whether_to_stop()
             if self.first_failed is not None and deadline is None:
                 stopping = self._failure(self.first_failed) == Stopped.exit_code
                 deadline = time.monotonic() + (self.grace if stopping else PEER_SECONDS)
@@ -146,6 +149,14 @@ class _Ranks:
                 # one that has told its outcome and closed its pipe only has to end; on a busy machine that takes a while
                 process.wait(timeout=self.grace if deadline is None else 0.1)
         self._look_for_failures()
+
+    def _look_whether_to_stop(self) -> None:
+        """Raises KeyboardInterrupt where the run was asked to end, ClozeError where the stage has had its time."""
+        if self.build.report.stop_asked():
+            raise KeyboardInterrupt
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            minutes = self.build.execution.timeout_minutes
+            raise ClozeError(f"{self.job.stage} took longer than timeout_minutes ({minutes:g}) and was stopped; give it more, or run again to go on")
 
     def _failure(self, rank: int) -> int:
         """The exit code of a rank that has failed: its process's, or the one it told, for it may hang after that. 0: none."""
@@ -267,6 +278,7 @@ def rank_environments(execution: Execution, count: int) -> list[dict[str, str]]:
             "LOCAL_WORLD_SIZE": str(count),
             "MASTER_ADDR": host,
             "MASTER_PORT": port,
+            **({"CUDA_VISIBLE_DEVICES": ",".join(execution.devices)} if execution.devices else {}),
         }
         for rank in range(count)
     ]

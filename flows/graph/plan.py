@@ -1,7 +1,7 @@
-"""The plan of a run: its steps, what each reads, which would run and why; and how one step is run.
+"""The plan of a run: its nodes, what each reads, which would run and why; and how one of them is made.
 
-An artifact lies at `RUNS/NAME/STAGE-FINGERPRINT`, and the link `RUNS/NAME/STAGE` leads to the newest. The
-fingerprints of all stages follow from the config alone, so a plan needs no artifact to exist, and going back
+An artifact lies at `RUNS/NAME/NODE-FINGERPRINT`, and the link `RUNS/NAME/NODE` leads to the newest. The
+fingerprints of all nodes follow from the config alone, so a plan needs no artifact to exist, and going back
 to an earlier config finds its artifacts again.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +18,39 @@ from pydantic_core import to_jsonable_python
 
 from flows.graph import stages
 from flows.graph.config import RunConfig
+from flows.graph.nodes import Node, select, with_what_follows
 from pipeline.core import artifact, fingerprints, storage
 from pipeline.core.config import StageConfig
-from pipeline.core.errors import DataError, UsageError, did_you_mean
+from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execute import Result, execute
+from pipeline.core.execution import Execution
 from pipeline.core.reporting import SILENT, Reporter
 
-STATE = "state.json"
 FORCED = "forced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One stage of a planned run. `why` is empty where nothing is to do."""
+    """A node of a planned run. `why` is empty where nothing is to do.
 
-    name: str
-    config: StageConfig
+    Attributes:
+        inputs: paths by role.
+        after: the nodes of this plan that have to be made before.
+        last_seconds: what the node took the last time, in this run's directory.
+    """
+
+    node: Node
     inputs: dict[str, str]
+    after: tuple[str, ...]
     fingerprint: str
     artifact: str
     cached: bool
     why: str
-    last_seconds: float | None  # what the stage took the last time, in this run's directory
+    last_seconds: float | None
+
+    @property
+    def name(self) -> str:
+        return self.node.name
 
     @property
     def forced(self) -> bool:
@@ -58,90 +69,101 @@ def run_directory(config: RunConfig) -> Path:
 def plan(
     config: RunConfig,
     *,
-    start: str | None = None,
-    only: str | None = None,
+    start: Iterable[str] = (),
+    only: Iterable[str] = (),
     force: Iterable[str] = (),
     begun: Collection[str] = (),
 ) -> list[Step]:
-    """What a run of `config` consists of.
+    """What a run of `config` consists of, in an order in which every node comes after its inputs.
+
+    `start`, `only` and `force` name nodes as `flows.graph.nodes.select` understands them.
 
     Args:
-        start: run this stage and all after it, whatever is there.
-        only: run this stage alone, and plan nothing else; its inputs must be there.
-        force: run these stages, whatever is there.
+        start: run these nodes and all that need them, whatever is there.
+        only: run these nodes alone, and plan nothing else; their inputs must be there.
+        force: run these nodes, whatever is there.
         begun: fingerprints of steps that an earlier try of the same run has begun: `start` and `force` count once.
 
     Raises:
-        UsageError: a name is no stage of this run, or `only` lacks an input.
+        UsageError: a name is no node of this run, `only` lacks an input, or a checkpoint to go on from was not kept.
     """
-    names = list(config.sections)
-    for name in (start, only, *force):
-        if name is not None and name not in names:
-            raise UsageError(f"{name!r} is no stage of run {config.name!r}; {did_you_mean(name, names)}")
-    forced = {*force, *(names[names.index(start) :] if start else ())}
-    if only and only in forced:
-        forced = {only}
-    directory = run_directory(config)
-    before = _manifests(directory, names)
+    nodes = config.nodes
+    forced = select(nodes, force, config.name) | with_what_follows(nodes, select(nodes, start, config.name))
+    chosen = select(nodes, only, config.name)
     steps: dict[str, Step] = {}
-    for name, section in config.sections.items():
-        stage = stages.stage(name)
-        inputs, prints = _inputs(name, config, steps)
-        fingerprint, parents = stage.lineage(section, prints)
-        place = str(directory / f"{name}-{fingerprint[:12]}")
-        there = artifact.is_artifact(place) and artifact.read_manifest(place).fingerprint == fingerprint
-        remade = [parent for parent in inputs if parent in steps and steps[parent].why]
-        why = ""
-        if name in forced and fingerprint not in begun:
-            why = FORCED
-        elif not there:
-            why = _why(before.get(name), section, stage.version, parents, remade)
-        steps[name] = Step(
-            name=name,
-            config=section,
-            inputs=inputs,
-            fingerprint=fingerprint,
-            artifact=place,
-            cached=not why,
-            why=why,
-            last_seconds=before[name].seconds if name in before else None,
-        )
-    if only:
-        for parent in steps[only].inputs.values():
-            if not storage.exists(parent) or (
-                parent in {s.artifact for s in steps.values()} and not artifact.is_artifact(parent)
-            ):
-                raise UsageError(f"--only {only} needs {Path(parent).name}, which is not there; run the stages before it first")
-        return [steps[only]]
-    return list(steps.values())
+    directory = run_directory(config)
+    outside: dict[str, str] = {}  # fingerprints of what is no part of the run
+    with fingerprints.remembering():
+        for name, node in nodes.items():
+            if chosen and name in forced and name not in chosen:
+                forced.discard(name)
+            steps[name] = _step(node, directory, steps, outside, name in forced, begun)
+    if not chosen:
+        return list(steps.values())
+    for name in chosen:
+        for parent in steps[name].node.after:
+            if parent not in chosen and not artifact.is_artifact(steps[parent].artifact):
+                place = Path(steps[parent].artifact).name
+                raise UsageError(f"--only {name} needs {place}, which is not there; run the stages before it first")
+    return [replace(step, after=tuple(n for n in step.after if n in chosen)) for name, step in steps.items() if name in chosen]
 
 
-def _inputs(name: str, config: RunConfig, steps: Mapping[str, Step]) -> tuple[dict[str, str], dict[str, str]]:
-    """The paths and the fingerprints of a stage's inputs."""
-    stage = stages.stage(name)
+def _step(
+    node: Node, directory: Path, steps: Mapping[str, Step], outside: dict[str, str], forced: bool, begun: Collection[str]
+) -> Step:
+    stage, before = stages.stage(node.stage), _manifest(directory / node.name)
+    inputs, prints = _inputs(node, steps, outside)
+    fingerprint, parents = stage.lineage(node.config, prints)
+    place = str(directory / f"{node.name}-{fingerprint[:12]}")
+    made = _manifest(Path(place))
+    why = ""
+    if forced and fingerprint not in begun:
+        why = FORCED
+    elif made is None or made.fingerprint != fingerprint:
+        remade = [parent for parent in node.after if steps[parent].why]
+        why = _why(before, node.config, stage.version, parents, remade)
+    return Step(
+        node=node,
+        inputs=inputs,
+        after=node.after,
+        fingerprint=fingerprint,
+        artifact=place,
+        cached=not why,
+        why=why,
+        last_seconds=before.seconds if before else None,
+    )
+
+
+def _inputs(node: Node, steps: Mapping[str, Step], outside: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The paths and the fingerprints of a node's inputs."""
     paths: dict[str, str] = {}
     prints: dict[str, str] = {}
-    for parent in (*stage.inputs, *stage.optional_inputs):
-        if parent in steps:
-            paths[parent], prints[parent] = steps[parent].artifact, steps[parent].fingerprint
-        elif parent == "vocab" and config.tokenizer:
-            paths[parent], prints[parent] = config.tokenizer, fingerprints.input_fingerprint(config.tokenizer)
-        elif parent in stage.inputs:
+    for role, origin in node.inputs.items():
+        if origin.node is None:
+            if origin.path not in outside:
+                outside[origin.path] = fingerprints.input_fingerprint(origin.path)
+            paths[role], prints[role] = origin.path, outside[origin.path]
+            continue
+        source = steps[origin.node]
+        if not origin.path:
+            paths[role], prints[role] = source.artifact, source.fingerprint
+            continue
+        paths[role] = storage.join(source.artifact, origin.path)
+        prints[role] = f"{source.fingerprint}/{origin.path}"
+        if source.cached and not storage.exists(paths[role]):
             raise UsageError(
-                f"stage {name} needs stage {parent}, which the config of run {config.name!r} lacks; add a section {parent}:"
+                f"{node.name} goes on from {origin.path} of {source.name}, which was not kept; use another step, or make it again:"
+                f" --force {source.name}"
             )
     return paths, prints
 
 
-def _manifests(directory: Path, names: Iterable[str]) -> dict[str, artifact.Manifest]:
-    """What the links of the last run lead to."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = artifact.read_manifest(str(directory / name))
-        except DataError:
-            continue
-    return found
+def _manifest(place: Path) -> artifact.Manifest | None:
+    """That of the artifact at `place`, or where a link there leads to; None: there is none, or it is damaged."""
+    try:
+        return artifact.read_manifest(str(place)) if artifact.is_artifact(str(place)) else None
+    except DataError:
+        return None
 
 
 def _why(
@@ -169,29 +191,35 @@ def _why(
     return f"{' and '.join(remade)} runs again" if remade else "not made with these settings yet"
 
 
-def run_step(step: Step, config: RunConfig, report: Reporter = SILENT) -> Result:
-    """Make one step's artifact, and let the run's link lead to it."""
+def run_step(step: Step, execution: Execution | None = None, report: Reporter = SILENT) -> Result:
+    """Make one step's artifact, and let the run's link lead to it.
+
+    Args:
+        execution: how, where that is decided only now; else as the node says.
+    """
     result = execute(
-        stages.stage(step.name),
-        step.config,
+        stages.stage(step.node.stage),
+        step.node.config,
         step.inputs,
         step.artifact,
-        execution=config.execution,
+        execution=execution or step.node.execution,
         force=step.forced,
         report=report,
     )
-    _remember(step, config)
+    link_to(step)
     return result
 
 
-def _remember(step: Step, config: RunConfig) -> None:
-    """Point the link beside the artifact at it, atomically, and write down the config that made it."""
+def link_to(step: Step) -> None:
+    """Point the link beside the artifact, which has the node's name, at it, atomically."""
     place = Path(step.artifact)
-    link, new = place.with_name(step.name), place.with_name(f".{step.name}.{os.getpid()}")
+    link = place.with_name(step.name)
+    if link.is_symlink() and os.readlink(link) == place.name:
+        return
+    new = place.with_name(f".{step.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
     new.symlink_to(place.name)
     os.replace(new, link)
-    storage.write_bytes(str(run_directory(config) / STATE), (json.dumps({"config": config.dump()}, indent=1) + "\n").encode())
 
 
 def result_json(result: Result) -> dict[str, Any]:

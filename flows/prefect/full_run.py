@@ -11,7 +11,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
 from flows.graph import plan
-from flows.session import RunParameters, Session, StageName, run_session
+from flows.session import RunParameters, Session
 from pipeline.core.execute import Result
 
 ACTIVE: ContextVar[Session | None] = ContextVar("session", default=None)  # the command line's own, whose results it shows
@@ -21,9 +21,9 @@ ACTIVE: ContextVar[Session | None] = ContextVar("session", default=None)  # the 
 def pretraining(
     config: str = "demo",
     overrides: dict[str, Any] | None = None,
-    start_from: StageName | None = None,
-    only: StageName | None = None,
-    force: list[StageName] | None = None,
+    start_from: list[str] | None = None,
+    only: list[str] | None = None,
+    force: list[str] | None = None,
 ) -> list[dict[str, Any]]:
     """Raw text in, an evaluated encoder and a report out; what is there already is not made again.
 
@@ -34,11 +34,13 @@ def pretraining(
         only: run this stage alone; its inputs must be there.
         force: run these stages again, whatever is there.
     """
-    parameters = RunParameters(config=config, overrides=overrides or {}, start_from=start_from, only=only, force=force or [])
+    parameters = RunParameters(config=config, overrides=overrides or {}, start_from=start_from or [], only=only or [], force=force or [])
     session = ACTIVE.get() or Session(parameters, run_id=flow_run.id)
     with session:
-        run_session(session, in_task)
-    return [plan.result_json(result) for result in session.results]
+        for step in session.steps:
+            in_task(step, session.attempt)
+        session.begun.forget()
+    return [plan.result_json(result) for result in session.results.values()]
 
 
 def in_task(step: plan.Step, function: Callable[[plan.Step], Result]) -> None:

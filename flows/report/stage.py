@@ -42,12 +42,12 @@ def run(config: ReportConfig, build: Build) -> Outcome:
     """Write the page from the artifacts among `build.inputs`; any of them may be missing."""
     from flows.report.page import render
 
-    manifests = {name: artifact.read_manifest(path) for name, path in build.inputs.items()}
+    manifests = {manifest.stage: manifest for manifest in map(artifact.read_manifest, build.inputs.values())}
     history: list[dict[str, Any]] = []
     masks: list[dict[str, Any]] = []
     if "pretrain" in manifests:
         build.report.progress(0, 2, "parts", {"step": "masks"})
-        checkpoint = build.inputs["pretrain"]
+        checkpoint = next(path for path in build.inputs.values() if artifact.read_manifest(path).stage == "pretrain")
         filled = run_tool("fill-mask", {"texts": list(config.masked), "top_k": config.top_k}, {"checkpoint": checkpoint})
         masks = [{"text": text, "candidates": found} for text, found in zip(config.masked, filled["predictions"], strict=True)]
         history = _history(Path(checkpoint))
@@ -71,7 +71,7 @@ STAGE = Stage(
     version=VERSION,
     config=ReportConfig,
     run=run,
-    optional_inputs=tuple(name for name in stages.TABLE if name != "report"),
+    gathers=True,
     volatile=(FILE,),
     outputs=("report",),
 )

@@ -1,4 +1,4 @@
-"""A stage at work: one live line with bar, total, rate and time left, on standard error.
+"""Stages at work: a live line each with bar, total, rate and time left, on standard error.
 
 On a terminal it is rewritten in place; elsewhere one line says that the stage begins. What must be read at a glance is never
 squeezed: only the figures at the end give way, at most `FEW` of them on a narrow terminal.
@@ -52,12 +52,9 @@ class _Left(ProgressColumn):
 class _Elapsed(ProgressColumn):
     """The time since the stage began, all its parts together."""
 
-    def __init__(self, began: float) -> None:
-        super().__init__(_fixed())
-        self.began = began
-
     def render(self, task: Task) -> Text:
-        return Text(str(datetime.timedelta(seconds=int(time.monotonic() - self.began))), style="progress.elapsed")
+        began = task.fields.get("began", time.monotonic())
+        return Text(str(datetime.timedelta(seconds=int(time.monotonic() - began))), style="progress.elapsed")
 
 
 class _Figures(ProgressColumn):
@@ -69,33 +66,47 @@ class _Figures(ProgressColumn):
         return Text(task.fields.get("note", ""), style="dim", no_wrap=True, overflow="ellipsis")
 
 
+def live_lines(screen: Console) -> Progress:
+    """Where lines of stages can stand, one below the other; nothing on what is no terminal."""
+    wide = screen.width >= WIDE
+    columns: list[ProgressColumn] = [
+        TextColumn("[bold cyan]{task.description}", table_column=_fixed()),
+        BarColumn(bar_width=28 if wide else 10, table_column=_fixed()),
+        TextColumn("{task.fields[count]}", table_column=_fixed()),
+        _Rate(_fixed()),
+        *([_Elapsed(_fixed())] if wide else []),
+        _Left(_fixed()),
+        _Figures(),
+    ]
+    return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
+
+
 class StageDisplay(Reporter):
     """A stage's live line; a context manager and a `Reporter` in one."""
 
-    def __init__(self, name: str, screen: Console) -> None:
+    def __init__(self, name: str, screen: Console, lines: Progress | None = None) -> None:
+        """Args: lines: those that it stands among; None: it is alone."""
         self.name, self.screen = name, screen
         self._wide = screen.width >= WIDE
-        columns: list[ProgressColumn] = [
-            TextColumn("[bold cyan]{task.description}", table_column=_fixed()),
-            BarColumn(bar_width=28 if self._wide else 10, table_column=_fixed()),
-            TextColumn("{task.fields[count]}", table_column=_fixed()),
-            _Rate(_fixed()),
-            *([_Elapsed(time.monotonic())] if self._wide else []),
-            _Left(_fixed()),
-            _Figures(),
-        ]
-        self._progress = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
-        self._task = self._progress.add_task(name, total=None, count="", unit="", note="starting")
+        self._own = lines is None
+        self._progress = live_lines(screen) if lines is None else lines
         self._step: Any = None
 
     def __enter__(self) -> StageDisplay:
         if not self.screen.is_terminal:
             self.screen.print(f"{time.strftime('%H:%M:%S')} {self.name} …")
-        self._progress.start()
+        self._task = self._progress.add_task(
+            self.name, total=None, count="", unit="", note="starting", began=time.monotonic()
+        )
+        if self._own:
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._own:
+            self._progress.stop()
+        else:
+            self._progress.remove_task(self._task)
 
     def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         """Show progress; `figures["step"]` names a part of the stage, and its change restarts the bar."""

@@ -9,7 +9,7 @@ The command line imports this module at every start; torch comes in when the sta
 from __future__ import annotations
 
 from pipeline.core.config import StageConfig
-from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.core.stage import Build, Input, Outcome, Stage
 
 VERSION = 1
 
@@ -25,4 +25,4 @@ def run(config: ExportConfig, build: Build) -> Outcome:
     return export(build)
 
 
-STAGE = Stage(name="export", version=VERSION, config=ExportConfig, run=run, inputs=("checkpoint",), worker="model")
+STAGE = Stage(name="export", version=VERSION, config=ExportConfig, run=run, inputs={"checkpoint": Input(required=True)}, worker="model")

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from model.families.table import FAMILIES
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import did_you_mean
-from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.core.stage import Build, Input, Outcome, Stage
 
 VERSION = 1
 CHECKPOINT = "checkpoint"
@@ -75,7 +75,7 @@ STAGE = Stage(
     version=VERSION,
     config=ImportConfig,
     run=run,
-    inputs=("directory",),
+    inputs={"directory": Input(required=True)},
     worker="model",
     outputs=("checkpoint",),
 )

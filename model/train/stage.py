@@ -7,7 +7,7 @@ from typing import Any
 
 from model.train.config import VERSION, PretrainConfig
 from pipeline.core.humanize import si
-from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.core.stage import Build, Input, Outcome, Stage
 
 
 def run(config: PretrainConfig, build: Build) -> Outcome:
@@ -39,8 +39,11 @@ STAGE = Stage(
     version=VERSION,
     config=PretrainConfig,
     run=run,
-    inputs=("dataset",),
-    optional_inputs=("checkpoint", "teacher"),
+    inputs={
+        "dataset": Input(kinds=("dataset",), required=True),
+        "checkpoint": Input(kinds=("pretrain",), named=True),
+        "teacher": Input(kinds=("pretrain",), named=True),
+    },
     # a training state names the build and its packages, and checkpoint.json holds its hash
     volatile=("metrics.jsonl", "skipped.jsonl", "checkpoints/*/checkpoint.json", "checkpoints/*/training/state.json"),
     worker="model",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from pipeline.core.config import StageConfig
-from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.core.stage import Build, Input, Outcome, Stage
 
 VERSION = 1
 
@@ -30,4 +30,4 @@ def run(config: FillMaskConfig, build: Build) -> Outcome:
     return Outcome(summary={"predictions": fill(build.inputs["checkpoint"], config.texts, config.top_k)})
 
 
-STAGE = Stage(name="fill-mask", version=VERSION, config=FillMaskConfig, run=run, inputs=("checkpoint",), worker="model")
+STAGE = Stage(name="fill-mask", version=VERSION, config=FillMaskConfig, run=run, inputs={"checkpoint": Input(required=True)}, worker="model")

@@ -62,7 +62,7 @@ def execute(
     """
     started = time.perf_counter()
     execution = execution or Execution()
-    missing = [name for name in stage.inputs if name not in inputs]
+    missing = [name for name, wanted in stage.inputs.items() if wanted.required and name not in inputs]
     if missing:
         raise UsageError(f"stage {stage.name} needs the input {missing[0]!r}; name its artifact")
     fingerprint, parents = stage.lineage(config, {name: fingerprints.input_fingerprint(path) for name, path in inputs.items()})

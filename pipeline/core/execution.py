@@ -57,6 +57,24 @@ class Execution(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """What training computes on; auto takes a GPU where there is one."""
 
+    cpus: int | None = Field(default=None, ge=1)
+    """Cores that a node takes; without it, a data stage one a worker, a training on the CPU all of the machine's."""
+
+    devices: tuple[str, ...] = ()
+    """The GPUs to train on, by CUDA's numbers; without it, as many free ones as there are processes."""
+
+    share: bool = False
+    """Take no slots: run beside whatever else uses this machine's cores and GPUs."""
+
+    retries: int = Field(default=0, ge=0)
+    """How often a stage is tried again after a failure that may pass: not after bad input, bad config or a stop."""
+
+    retry_seconds: float = Field(default=10.0, ge=0)
+    """Seconds before the first retry; twice as long before each further one, at most ten minutes."""
+
+    timeout_minutes: float | None = Field(default=None, gt=0)
+    """Minutes after which a stage's processes are stopped, with a checkpoint if it is a training; the stage has failed then."""
+
     checkpoint_every: int = Field(default=0, ge=0)
     """Steps between checkpoints; 0 goes by checkpoint_minutes instead."""
 
@@ -73,6 +91,12 @@ class Execution(BaseModel):
 
     compile: bool | None = None
     """Whether torch.compile compiles the training step; without it, where it pays."""
+
+    @model_validator(mode="after")
+    def _one_device_a_process(self) -> Execution:
+        if self.devices and len(self.devices) < self.processes:
+            raise ValueError(f"devices ({', '.join(self.devices)}) are fewer than processes ({self.processes}); name one for each")
+        return self
 
     @model_validator(mode="after")
     def _rank_is_a_node(self) -> Execution:

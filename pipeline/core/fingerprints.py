@@ -13,6 +13,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
 
 from pipeline.core import artifact, storage
@@ -26,8 +27,26 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloze"
 
 
+_OPEN: ContextVar[sqlite3.Connection | None] = ContextVar("open memory of file hashes", default=None)
+
+
+@contextlib.contextmanager
+def remembering() -> Iterator[None]:
+    """Keep the memory of file hashes open for many questions, such as a plan of hundreds of nodes asks."""
+    with _memory() as memory:
+        token = _OPEN.set(memory)
+        try:
+            yield
+        finally:
+            _OPEN.reset(token)
+
+
 @contextlib.contextmanager
 def _memory() -> Iterator[sqlite3.Connection]:
+    known = _OPEN.get()
+    if known is not None:
+        yield known
+        return
     try:
         directory = cache_directory()
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a stage tells of itself while it is made: progress and metrics, to whoever listens."""
+"""What a stage tells of itself while it is made: progress and metrics, to whoever listens; and whether it is to stop."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ class Reporter:
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         """One logged line: `step`, `time` (Unix seconds, when the line was made), and numbers by name."""
+
+    def stop_asked(self) -> bool:
+        """Whether the stage is to end, with a checkpoint if it is a training; asked about twice a second while processes run."""
+        return False
 
 
 log = logging.getLogger(__name__)
@@ -40,6 +44,9 @@ class GuardedReporter(Reporter):
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         self._pass_on("metrics", values)
+
+    def stop_asked(self) -> bool:
+        return self._reporter.stop_asked()
 
     def _pass_on(self, kind: str, *values: Any) -> None:
         try:

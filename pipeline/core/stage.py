@@ -55,6 +55,21 @@ class Outcome:
     summary: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """What a stage reads under a role: an artifact, or a directory or file that stands for one.
+
+    Attributes:
+        kinds: the stages whose artifact serves. In a run's graph the nearest node of these before it is taken; empty: none by itself.
+        required: whether the stage cannot do without.
+        named: whether it is taken only where the run's config names it.
+    """
+
+    kinds: tuple[str, ...] = ()
+    required: bool = False
+    named: bool = False
+
+
 def no_headline(summary: Mapping[str, Any]) -> str:
     """Of a stage that has no figures to show."""
     del summary
@@ -67,7 +82,8 @@ class Stage:
 
     Attributes:
         version: raised when the same input gives other output, or a default of the config changes; a golden test looks after both.
-        inputs: the names of the artifacts it reads; a name is that of the stage that makes it.
+        inputs: what it reads, by role.
+        gathers: whether it reads every node of the run that does not; such inputs go by the node's name.
         volatile: patterns of files whose bytes hold times, left out of the content hash.
         worker: the package whose module `worker` runs it in a process of its own; None: it runs in the process that asks for it.
         parallel: whether it runs as several such processes, one a rank.
@@ -79,8 +95,8 @@ class Stage:
     version: int
     config: type[StageConfig]
     run: Callable[[Any, Build], Outcome]
-    inputs: tuple[str, ...] = ()
-    optional_inputs: tuple[str, ...] = ()
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    gathers: bool = False
     volatile: tuple[str, ...] = ()
     worker: str | None = None
     parallel: bool = False

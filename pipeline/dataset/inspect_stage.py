@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from pipeline.core.config import StageConfig
-from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.core.stage import Build, Input, Outcome, Stage
 
 VERSION = 1
 
@@ -31,4 +31,4 @@ def run(config: InspectConfig, build: Build) -> Outcome:
     return Outcome(summary={**view.as_json(), "texts": list(view.texts)})
 
 
-STAGE = Stage(name="inspect", version=VERSION, config=InspectConfig, run=run, inputs=("dataset",), worker="pipeline")
+STAGE = Stage(name="inspect", version=VERSION, config=InspectConfig, run=run, inputs={"dataset": Input(required=True)}, worker="pipeline")

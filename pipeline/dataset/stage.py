@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from pipeline.core.humanize import si
-from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.core.stage import Build, Input, Outcome, Stage
 from pipeline.dataset.config import ExampleConfig
 from pipeline.dataset.pairs.table import PAIRINGS
 
@@ -175,8 +175,11 @@ STAGE = Stage(
     version=VERSION,
     config=DatasetConfig,
     run=run,
-    inputs=("corpus", "vocab"),
-    optional_inputs=("append",),
+    inputs={
+        "corpus": Input(kinds=("corpus",), required=True),
+        "vocab": Input(kinds=("vocab",), required=True),
+        "append": Input(kinds=("dataset",), named=True),
+    },
     worker="pipeline",
     headline=headline,
 )

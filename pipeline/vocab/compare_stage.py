@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from pipeline.core.config import InputPath, StageConfig
-from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.core.stage import Build, Input, Outcome, Stage
 
 VERSION = 1
 
@@ -24,4 +24,4 @@ def run(config: CompareConfig, build: Build) -> Outcome:
     return Outcome(summary={"report": compare(build.inputs["corpus"], config.tokenizers)})
 
 
-STAGE = Stage(name="compare-vocab", version=VERSION, config=CompareConfig, run=run, inputs=("corpus",), worker="pipeline")
+STAGE = Stage(name="compare-vocab", version=VERSION, config=CompareConfig, run=run, inputs={"corpus": Input(required=True)}, worker="pipeline")

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.errors import DataError, UsageError, did_you_mean
 from pipeline.core.options import composed
-from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.core.stage import Build, Input, Outcome, Stage
 from pipeline.vocab.trainers.table import TRAINERS
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ STAGE = Stage(
     version=VERSION,
     config=VocabConfig,
     run=run,
-    optional_inputs=("corpus",),
+    inputs={"corpus": Input(kinds=("corpus",))},
     volatile=(REPORT,),
     worker="pipeline",
     headline=lambda summary: f"{summary['size']:,} pieces",

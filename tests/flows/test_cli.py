@@ -71,7 +71,7 @@ def _timed() -> float:
         (["pretrain", "--dataset", "/nowhere", "--out", "x"], 3, "/nowhere does not exist"),
         (["verify", "/nowhere"], 3, "no finished artifact"),
         (["fill-mask", "/nowhere", "a [MASK]"], 3, "/nowhere"),
-        (["resume", "/nowhere"], 3, "no pretraining"),
+        (["resume", "/nowhere"], 3, "no training"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, arguments: list[str], code: int, sentence: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.core import storage
 from pipeline.core.config import InputPath, StageConfig
-from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.core.stage import Build, Input, Outcome, Stage
 
 RAN: list[str] = []  # the stages that ran, in order
 TABLE = {"letters": "tests.flows.toy_run:LETTERS", "count": "tests.flows.toy_run:COUNT"}
@@ -62,4 +62,4 @@ LETTERS = Stage(
     outputs=("file",),
     headline=lambda summary: f"{summary['letters']} letters",
 )
-COUNT = Stage(name="count", version=1, config=CountConfig, run=count_letters, inputs=("letters",))
+COUNT = Stage(name="count", version=1, config=CountConfig, run=count_letters, inputs={"letters": Input(kinds=("letters",), required=True)})

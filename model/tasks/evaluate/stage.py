@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from model.tasks.evaluate.config import VERSION, EvaluateConfig
 from pipeline.core.humanize import figures
-from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.core.stage import Build, Input, Outcome, Stage
 
 
 def run(config: EvaluateConfig, build: Build) -> Outcome:
@@ -24,8 +24,7 @@ STAGE = Stage(
     version=VERSION,
     config=EvaluateConfig,
     run=run,
-    inputs=("finetune",),
-    optional_inputs=("corpus",),
+    inputs={"finetune": Input(kinds=("finetune",), required=True), "corpus": Input(kinds=("corpus",))},
     worker="model",
     outputs=("predictions",),
     headline=lambda summary: figures(summary["metrics"]),

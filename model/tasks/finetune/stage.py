@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from model.tasks.finetune.config import VERSION, FinetuneConfig
 from pipeline.core.humanize import figures
-from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.core.stage import Build, Input, Outcome, Stage
 
 
 def run(config: FinetuneConfig, build: Build) -> Outcome:
@@ -26,7 +26,11 @@ STAGE = Stage(
     version=VERSION,
     config=FinetuneConfig,
     run=run,
-    optional_inputs=("pretrain", "corpus", "vocab"),  # no checkpoint is needed with from_scratch and model
+    inputs={  # no checkpoint is needed with from_scratch and model
+        "pretrain": Input(kinds=("pretrain",)),
+        "corpus": Input(kinds=("corpus",)),
+        "vocab": Input(kinds=("vocab",)),
+    },
     volatile=("metrics.jsonl", "skipped.jsonl", "from_scratch.jsonl"),
     worker="model",
     parallel=True,

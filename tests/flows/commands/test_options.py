@@ -152,7 +152,7 @@ def test_a_new_stage_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "a" / "shout.txt").read_text() == "!!!"
     (tmp_path / "mine.yaml").write_text("shout: {marks: 2}\n")
     planned = runner.invoke(cli.cloze, ["plan", "mine.yaml", "--set", "shout.marks=5", "--json"])
-    assert [step["stage"] for step in json.loads(planned.stdout.splitlines()[-1])["steps"]] == ["shout"]
+    assert [step["stage"] for step in json.loads(planned.stdout.splitlines()[-1])["nodes"]] == ["shout"]
 
 
 def test_options_and_settings_reach_the_stages_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ def load(path: str, *settings: str) -> configs.RunConfig:
 def test_sections_are_in_the_order_of_the_table(toy_config: str) -> None:
     Path(toy_config).write_text("count: {}\nletters:\nrun: {workers: 3}\n")
     config = load(toy_config)
-    assert list(config.sections) == ["letters", "count"]
+    assert list(config.nodes) == ["letters", "count"]
     assert (config.name, config.execution.workers) == ("toy", 3)
     assert config.dump()["letters"] == {"size": 3, "source": None}
 
@@ -27,7 +27,7 @@ def test_overrides_go_on_top_and_bring_sections_in(toy_config: str) -> None:
     Path(toy_config).write_text("letters: {size: 4}\n")
     config = load(toy_config, "letters.size=7", "count.fault=x", "name=2024-01-01", "run.workers=2")
     assert config.dump()["letters"]["size"] == 7
-    assert (list(config.sections), config.name, config.execution.workers) == (["letters", "count"], "2024-01-01", 2)
+    assert (list(config.nodes), config.name, config.execution.workers) == (["letters", "count"], "2024-01-01", 2)
 
 
 def test_a_date_in_a_file_is_text_too(toy_config: str) -> None:

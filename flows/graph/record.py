@@ -1,0 +1,184 @@
+"""The record of a run: what `cloze status`, `cancel`, `resume` and the pages know of it, while it runs and afterwards.
+
+    RUNS/NAME/_runs/STARTED-ID.json    one a start of the run, the newest last; written anew at every change of a node's state, and once a
+                                       second while something moves
+    RUNS/NAME/_lock                    the run directory's lease (`pipeline.core.lock`): a record that says "running" whose lease nobody
+                                       holds is of a run that was killed
+
+    {"id", "run", "state", "pid", "host", "started", "ended", "error", "parameters", "config", "prefect",
+     "nodes": {name: {"stage", "state", "why", "artifact", "after", "started", "ended", "done", "total", "unit", "figures",
+                      "seconds_left", "error", "attempt"}}}
+
+Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flows.graph.plan import Step
+from pipeline.core import storage
+from pipeline.core.errors import DataError, did_you_mean
+from pipeline.core.lock import is_held
+
+DIRECTORY = "_runs"
+RUNNING, FINISHED, FAILED, CANCELLED, CRASHED = "running", "finished", "failed", "cancelled", "crashed"
+WAITING, CACHED, SKIPPED, STOPPED = "waiting", "cached", "skipped", "stopped"  # of nodes, beside the first three
+KEPT = 50  # records a run
+SECONDS = 1.0
+
+
+class RunRecord:
+    """Writes the record of one start. Any thread may call it."""
+
+    def __init__(self, directory: Path, run: str, steps: Iterable[Step], parameters: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        """Args: directory: the run's; config: what the run can be made from again."""
+        now = time.time()
+        self.id = uuid.uuid4().hex
+        self.path = directory / DIRECTORY / f"{int(now * 1000)}-{self.id[:8]}.json"
+        self.content: dict[str, Any] = {
+            "id": self.id,
+            "run": run,
+            "state": RUNNING,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": now,
+            "ended": None,
+            "error": None,
+            "parameters": dict(parameters),
+            "config": dict(config),
+            "prefect": None,
+            "nodes": {
+                step.name: {
+                    "stage": step.node.stage,
+                    "state": WAITING,
+                    "why": step.why,
+                    "artifact": step.artifact,
+                    "after": list(step.node.after),
+                }
+                for step in steps
+            },
+        }
+        self._lock = threading.Lock()
+        self._written = 0.0
+        self.write()
+        for old in records_in(directory)[:-KEPT]:
+            old.unlink(missing_ok=True)
+
+    def write(self) -> None:
+        """Put it on the disk, atomically. A full disk is no reason to end a run that could go on."""
+        with self._lock, suppress(OSError):
+            self._written = time.monotonic()
+            storage.write_bytes(str(self.path), json.dumps(self.content).encode())
+
+    def update(self, **values: Any) -> None:
+        """Facts about the whole run."""
+        self.content |= values
+        self.write()
+
+    def node(self, name: str, state: str, **values: Any) -> None:
+        """A node's state has changed; `started` and `ended` follow from it."""
+        node = self.content["nodes"][name]
+        node |= {"state": state, **values}
+        if state == RUNNING:
+            node["started"] = time.time()
+            node.pop("ended", None)
+        elif state != WAITING:
+            node["ended"] = time.time()
+            node.pop("seconds_left", None)
+        if state != CACHED or time.monotonic() - self._written > SECONDS:
+            self.write()
+
+    def progress(self, name: str, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        """How far a node has come."""
+        node = self.content["nodes"][name]
+        part = figures.get("step") if isinstance(figures.get("step"), str) else None  # of a stage in several parts, each has its own count
+        if node.get("part") != part or "begun" not in node:
+            node |= {"part": part, "begun": [time.time(), done]}
+        told = {key: value for key, value in figures.items() if isinstance(value, (int, float, str))}
+        node |= {"done": done, "total": total, "unit": unit, "figures": {**node.get("figures", {}), **told}}
+        node["seconds_left"] = _left(node["begun"], done, total)
+        if time.monotonic() - self._written > SECONDS:
+            self.write()
+
+    def end(self, state: str, error: str | None = None) -> None:
+        """The run is over."""
+        for node in self.content["nodes"].values():
+            if node["state"] in (RUNNING, WAITING):
+                node["state"] = STOPPED if node["state"] == RUNNING else SKIPPED
+        self.update(state=state, ended=time.time(), error=error)
+
+
+def _left(begun: tuple[float, float], done: float, total: float | None) -> float | None:
+    since, first = begun
+    if total is None or done <= first:
+        return None
+    return round((total - done) * (time.time() - since) / (done - first), 1)
+
+
+def records_in(directory: Path) -> list[Path]:
+    """The records of a run's directory, oldest first."""
+    return sorted((directory / DIRECTORY).glob("*.json"))
+
+
+def newest(directory: Path) -> dict[str, Any] | None:
+    """The record of the last start of the run in `directory`; None: it was never started, or its record is damaged."""
+    for path in reversed(records_in(directory)):
+        with suppress(OSError, ValueError):
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if content["state"] == RUNNING and not is_held(str(directory)):
+                content["state"] = CRASHED
+            return {**content, "path": str(path)}
+    return None
+
+
+def all_records(runs: Path) -> dict[str, dict[str, Any]]:
+    """The newest record of every run below `runs`, by the run's name."""
+    found = {path.name: newest(path) for path in _directories(runs)}
+    return {name: record for name, record in found.items() if record is not None}
+
+
+def read(runs: Path, name: str) -> dict[str, Any]:
+    """The newest record of the run.
+
+    Raises:
+        DataError: there is no such run; the nearest name is told.
+    """
+    record = newest(runs / name)
+    if record is None:
+        names = [path.name for path in _directories(runs)]
+        hint = did_you_mean(name, names) if names else "there is none yet"
+        raise DataError(f"no run {name!r} in {runs}; {hint}")
+    return record
+
+
+def mark_dead(runs: Path) -> list[str]:
+    """Write into the records of runs that were killed that they are no more; their names."""
+    marked = []
+    for directory in _directories(runs):
+        for path in records_in(directory):
+            with suppress(OSError, ValueError):
+                content = json.loads(path.read_text(encoding="utf-8"))
+                if content["state"] != RUNNING or is_held(str(directory)):
+                    continue
+                for node in content["nodes"].values():
+                    if node["state"] in (RUNNING, WAITING):
+                        node["state"] = CRASHED if node["state"] == RUNNING else SKIPPED
+                content |= {"state": CRASHED, "ended": time.time(), "error": f"process {content['pid']} on {content['host']} is gone"}
+                storage.write_bytes(str(path), json.dumps(content).encode())
+                marked.append(directory.name)
+    return marked
+
+
+def _directories(runs: Path) -> Iterator[Path]:
+    for path in sorted(runs.glob(f"*/{DIRECTORY}")):
+        yield path.parent
