@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from flows.graph import record
 from pipeline.core import lock
 
 if TYPE_CHECKING:
@@ -24,6 +27,15 @@ if TYPE_CHECKING:
 
 PENDING_MINUTES = 5.0  # that a run may be taken by a worker and not begun
 SETTLE_SECONDS = 10.0  # a state younger than that may be ahead of its process, or behind it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The process that a run's record names. Attributes: alive: whether it holds the run's lease still."""
+
+    host: str
+    pid: int
+    alive: bool
 
 
 def sweep(runs: Path, api: str | None = None) -> list[str]:
@@ -35,27 +47,26 @@ def sweep(runs: Path, api: str | None = None) -> list[str]:
     Raises:
         Exception: the server does not answer.
     """
-    mended: list[str] = []
-    if api is not None:
-        mended += _flow_runs(api, _owners(runs))
-    return mended
+    owners = _owners(runs) if api is not None else {}
+    mended = [f"run {name}: its process is gone; marked crashed" for name in record.mark_dead(runs)]
+    return [*mended, *_flow_runs(api, owners)] if api is not None else mended
 
 
-def _owners(runs: Path) -> dict[str, tuple[str, int, bool]]:
-    """Flow run -> host and number of the process that its record names, and whether that process holds the run's lease still."""
+def _owners(runs: Path) -> dict[str, Owner]:
+    """Whose each flow run is, as the records of runs say."""
     found = {}
-    for path in sorted(runs.glob("*/_runs/*.json")):
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            held = record["state"] == "running" and lock.is_held(str(path.parent.parent))
-            if record.get("prefect"):
-                found[str(record["prefect"])] = (str(record["host"]), int(record["pid"]), held)
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+    for directory in record.directories(runs):
+        held = lock.is_held(str(directory))
+        for path in record.records_in(directory):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                content = json.loads(path.read_text(encoding="utf-8"))
+                if content["prefect"]:
+                    alive = held and content["state"] == record.RUNNING
+                    found[str(content["prefect"])] = Owner(host=content["host"], pid=content["pid"], alive=alive)
     return found
 
 
-def _flow_runs(api: str, owners: Mapping[str, tuple[str, int, bool]]) -> list[str]:
+def _flow_runs(api: str, owners: Mapping[str, Owner]) -> list[str]:
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -75,7 +86,7 @@ def under_way(client: SyncPrefectClient) -> list[FlowRun]:
     return client.read_flow_runs(flow_run_filter=wanted, limit=200)
 
 
-def _mark(client: SyncPrefectClient, flow_run: FlowRun, owner: tuple[str, int, bool] | None, here: bool) -> str | None:
+def _mark(client: SyncPrefectClient, flow_run: FlowRun, owner: Owner | None, here: bool) -> str | None:
     """Give a dead flow run its end; what was said of it, None if it lives or cannot be judged."""
     from prefect.states import Cancelled, Crashed
 
@@ -90,21 +101,21 @@ def _mark(client: SyncPrefectClient, flow_run: FlowRun, owner: tuple[str, int, b
     return f"flow run {flow_run.name}: {why}; marked {end.name}"
 
 
-def death(flow_run: FlowRun, owner: tuple[str, int, bool] | None, here: bool, now: datetime) -> str | None:
+def death(flow_run: FlowRun, owner: Owner | None, here: bool, now: datetime) -> str | None:
     """Why a flow run that is under way cannot be alive; None if it lives, or if it cannot be judged from here.
 
     Args:
-        owner: host and number of the process that our own record of it names, and whether that one holds the run's lease.
+        owner: the process that our own record of it names.
         here: whether the server is this machine's own, so that its workers are, too.
     """
     state = flow_run.state
     if state is None or now - state.timestamp < timedelta(seconds=SETTLE_SECONDS):
         return None
     pid = (flow_run.infrastructure_pid or "").rpartition(":")[2]
-    if pid.isdigit() and (here if owner is None else owner[0] == socket.gethostname()):
+    if pid.isdigit() and (here if owner is None else owner.host == socket.gethostname()):
         return None if _serves(int(pid), str(flow_run.id)) else f"its process {pid} is gone"
-    if owner is not None and owner[0] == socket.gethostname():  # started from a terminal
-        return None if owner[2] or psutil.pid_exists(owner[1]) else f"its process {owner[1]} is gone"
+    if owner is not None and owner.host == socket.gethostname():  # started from a terminal
+        return None if owner.alive else f"its process {owner.pid} is gone"
     if state.is_pending() and not pid and now - state.timestamp > timedelta(minutes=PENDING_MINUTES):
         return f"it was taken {PENDING_MINUTES:.0f} minutes ago, and no process was started for it"
     return None

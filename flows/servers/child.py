@@ -49,9 +49,9 @@ class Child:
         """Start it if it is time and what it needs is `ready`, and note if it has ended. From the thread that stays, at every tick."""
         if self.process is not None and self.process.poll() is not None:
             self._died(self.process.returncode)
-        if self.process is None and self.state == "waiting" and ready and time.monotonic() >= self._not_before:
-            if self._cleaning is None or not self._cleaning.is_alive():
-                self._start()
+        due = self.process is None and self.state == "waiting" and time.monotonic() >= self._not_before
+        if due and ready and not (self._cleaning is not None and self._cleaning.is_alive()):
+            self._start()
 
     def look(self) -> None:
         """Ask it whether it is up; takes up to two seconds."""

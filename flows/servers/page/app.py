@@ -1,6 +1,7 @@
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+
 from flows.servers.hosts import OnlyFromHere
 
 
