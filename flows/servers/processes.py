@@ -60,7 +60,7 @@ def recorded(services: Mapping[str, Mapping[str, Any]]) -> list[psutil.Process]:
     """The processes that a state file names and that are still the same ones."""
     found = []
     for service in services.values():
-        pid, since = service.get("pid"), service.get("started")
+        pid, since = service.get("guardian"), service.get("started")
         if isinstance(pid, int) and isinstance(since, (int, float)) and is_alive(pid, since):
             with suppress(psutil.Error):
                 found.append(psutil.Process(pid))

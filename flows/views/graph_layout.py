@@ -31,10 +31,12 @@ def layout(after: Mapping[str, Sequence[str]], *, box: float, gap: float, thread
     """Place the nodes.
 
     Args:
-        after: each node's predecessors, in an order in which a node comes after them; unknown ones are left out.
+        after: each node's predecessors, in an order in which a node comes after them; those that do not come before it are left out.
         box: height of a node; `gap` is between two, `thread` is the height that an edge on its way takes.
     """
-    parents = {name: tuple(dict.fromkeys(p for p in before if p in after)) for name, before in after.items()}
+    parents: dict[str, tuple[str, ...]] = {}
+    for name, before in after.items():
+        parents[name] = tuple(dict.fromkeys(parent for parent in before if parent in parents))
     parents, implied = _without_noise(parents)
     layers: dict[str, int] = {}
     for name, before in parents.items():
