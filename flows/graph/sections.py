@@ -15,6 +15,7 @@ from flows.graph import stages
 from flows.graph.matrix import combinations, plain_axes, replaced, word
 from flows.graph.nodes import Node, Origin, kept_part, stage_of
 from flows.graph.overrides import merge
+from pipeline.core.checkpoints import step_of
 from pipeline.core.config import StageConfig, parse_config
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.execution import Execution
@@ -97,7 +98,12 @@ class Graph:
                 yield self._node(section, values, axes, inputs)
 
     def _chosen(
-        self, section: Section, texts: Mapping[str, Any], axes: Mapping[str, Any], chosen: Mapping[str, Origin], spoken: set[str]
+        self,
+        section: Section,
+        texts: Mapping[str, Any],
+        axes: Mapping[str, Any],
+        chosen: Mapping[str, Origin],
+        spoken: set[str],
     ) -> Iterator[tuple[dict[str, Any], dict[str, Origin]]]:
         """All ways to choose an instance for each role whose axes fit together: the axes of all, and the inputs.
 
@@ -111,7 +117,9 @@ class Graph:
         role = next((role for role, text in texts.items() if "{" not in str(replaced(text, axes))), None)
         if role is None:
             role = next(iter(texts))
-            raise UsageError(f"{section.name}.{role} ({texts[role]!r}) speaks of an axis that this node has not; use {set(axes) or '{}'}")
+            raise UsageError(
+                f"{section.name}.{role} ({texts[role]!r}) speaks of an axis that this node has not; use {set(axes) or '{}'}"
+            )
         rest = {other: text for other, text in texts.items() if other != role}
         found = list(self._candidates(section, role, replaced(texts[role], axes, spoken.add)))
         if not found:
@@ -124,7 +132,9 @@ class Graph:
                 yield from self._chosen(section, rest, {**axes, **values}, {**chosen, role: origin}, spoken)
         if not fitting and not chosen:
             of = found[0][1].node
-            raise UsageError(f"no instance of {of} has the values {dict(axes)} of {section.name}'s matrix; name its axes otherwise")
+            raise UsageError(
+                f"no instance of {of} has the values {dict(axes)} of {section.name}'s matrix; name its axes otherwise"
+            )
 
     def _candidates(self, section: Section, role: str, text: Any) -> Iterator[tuple[Mapping[str, Any], Origin]]:
         """What may serve as an input: its place in the matrices, and where it comes from; none for an optional one that is not there."""
@@ -207,10 +217,9 @@ class Graph:
         """A checkpoint that another node goes on from stays: its training is told to keep it."""
         for node in list(self.nodes.values()):
             for origin in node.inputs.values():
-                if origin.node is not None and origin.path.startswith("checkpoints/step-"):
+                if origin.node is not None and step_of(origin.path) >= 0:
                     maker = self.nodes[origin.node]
-                    step = int(origin.path.rpartition("-")[2])
-                    config = _with_milestone(maker.config, step)
+                    config = _with_milestone(maker.config, step_of(origin.path))
                     self.nodes[maker.name] = Node(
                         name=maker.name, stage=maker.stage, section=maker.section, values=maker.values,
                         config=config, execution=maker.execution, inputs=maker.inputs,
