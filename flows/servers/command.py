@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.graph import plan
-from flows.servers import ports, state
+from flows.servers import ports, processes, state
 from flows.servers.deployments import PREFECT_YAML
-from flows.servers.services import services
+from flows.servers.services import grace_seconds, services
 from flows.servers.supervisor import Supervisor
 from flows.views import terminal
 from pipeline.core import lock
@@ -58,6 +58,7 @@ def serve(prefect: int | None, mlflow: int | None, page: int | None, as_json: bo
 
 
 def _supervise(runs: Path, asked: Mapping[str, int | None], screen: Console, as_json: bool) -> None:
+    _end_leftovers(runs, screen)
     usual = {"prefect": PREFECT_PORT, "mlflow": MLFLOW_PORT, "page": PAGE_PORT}
     chosen: dict[str, int] = {}
     for name in sorted(usual, key=lambda name: asked[name] is None):  # those that were asked for come first
@@ -74,6 +75,14 @@ def _supervise(runs: Path, asked: Mapping[str, int | None], screen: Console, as_
         tell=lambda line: screen.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(line)}", soft_wrap=True),
         up=up,
     ).run()
+
+
+def _end_leftovers(runs: Path, screen: Console) -> None:
+    """What a supervisor that was killed has left: servers that hold ports, and flows of its worker, which save their checkpoints."""
+    left = {*processes.recorded(state.read(runs).get("services", {})), *processes.marked(state.directory(runs))}
+    if left:
+        screen.print(f"ending {len(left)} processes that an earlier `cloze ui` left behind …")
+        processes.end(left, grace_seconds())
 
 
 def _attach(runs: Path, asked: Mapping[str, int | None], screen: Console, as_json: bool) -> None:
