@@ -115,7 +115,7 @@ def death(flow_run: FlowRun, owner: Owner | None, here: bool, now: datetime) -> 
     if pid.isdigit() and (here if owner is None else owner.host == socket.gethostname()):
         return None if _serves(int(pid), str(flow_run.id)) else f"its process {pid} is gone"
     if owner is not None and owner.host == socket.gethostname():  # started from a terminal
-        return None if owner.alive else f"its process {owner.pid} is gone"
+        return None if owner.alive or psutil.pid_exists(owner.pid) else f"its process {owner.pid} is gone"
     if state.is_pending() and not pid and now - state.timestamp > timedelta(minutes=PENDING_MINUTES):
         return f"it was taken {PENDING_MINUTES:.0f} minutes ago, and no process was started for it"
     return None
