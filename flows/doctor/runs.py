@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -17,7 +16,7 @@ from flows.graph import record, slots, sweep
 from flows.graph.plan import runs_directory
 from flows.servers import processes, state
 from flows.servers.child import answers
-from flows.servers.services import grace_seconds
+from flows.servers.services import grace_seconds, without_user
 from flows.tracking.refused import refused, send_again
 from pipeline.core.humanize import duration
 from pipeline.core.processes import PARENT_PID
@@ -38,10 +37,11 @@ def servers() -> Iterator[Finding]:
     for variable, path in (("PREFECT_API_URL", "/health"), ("MLFLOW_TRACKING_URI", "/health")):
         address = os.environ.get(variable, "").rstrip("/")
         if address.startswith("http"):
+            address = without_user(address)
             fine = answers(f"{address}{path}")
             yield Finding(
                 check=variable,
-                found=f"{_without_secrets(address)} {'answers' if fine else 'does not answer'}",
+                found=f"{address} {'answers' if fine else 'does not answer'}",
                 ok=fine,
                 fix=f"start that server (`cloze ui` starts one here), or unset {variable}",
             )
@@ -141,9 +141,3 @@ def _same_world(pid: int) -> bool:
 def _end(pids: list[int]) -> None:
     with suppress(psutil.NoSuchProcess):
         processes.end([psutil.Process(pid) for pid in pids], grace_seconds())
-
-
-def _without_secrets(address: str) -> str:
-    """Without the user and the password that a URL may hold."""
-    parts = urlsplit(address)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

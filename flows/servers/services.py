@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from flows.servers import processes, state
 from flows.servers.hosts import names, origins
@@ -56,9 +57,9 @@ def grace_seconds() -> float:
     return float(Execution().grace_seconds) + GRACE_MARGIN
 
 
-def services(runs: Path, *, prefect: int, mlflow: int, page: int) -> tuple[Service, ...]:
-    """All of them, in the order of their start; they are ended the other way round."""
-    return (
+def services(runs: Path, *, prefect: int, mlflow: int | None, page: int) -> tuple[Service, ...]:
+    """All of them, in the order of their start; they are ended the other way round. Without a port for it, MLflow's is elsewhere."""
+    ours = (
         Service(
             name="page",
             title="this page",
@@ -78,10 +79,10 @@ def services(runs: Path, *, prefect: int, mlflow: int, page: int) -> tuple[Servi
         Service(
             name="mlflow",
             title="MLflow",
-            module=mlflow_module(runs, mlflow),
+            module=mlflow_module(runs, mlflow or 0),
             port=mlflow,
-            address=address(mlflow),
-            health=f"{address(mlflow)}/health",
+            address=address(mlflow or 0),
+            health=f"{address(mlflow or 0)}/health",
         ),
         Service(
             name="worker",
@@ -101,6 +102,19 @@ def services(runs: Path, *, prefect: int, mlflow: int, page: int) -> tuple[Servi
             grace=grace_seconds(),
         ),
     )
+    return tuple(service for service in ours if service.name != "mlflow" or mlflow is not None)
+
+
+def mlflow_elsewhere(runs: Path) -> str | None:
+    """The address of the MLflow server that runs record to already; None: they write to a store, and a server for it is ours to start."""
+    uri = tracking_uri(runs)
+    return without_user(uri.rstrip("/")) if uri.startswith(("http://", "https://")) else None
+
+
+def without_user(url: str) -> str:
+    """The URL without the user and the password that it may hold."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def mlflow_module(runs: Path, port: int) -> tuple[str, ...]:

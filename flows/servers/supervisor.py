@@ -18,7 +18,7 @@ from typing import Any
 from flows.graph import sweep
 from flows.servers import deployments, processes, state
 from flows.servers.child import Child
-from flows.servers.services import Service, environment, grace_seconds
+from flows.servers.services import Service, environment, grace_seconds, mlflow_elsewhere
 from pipeline.core.errors import ClozeError
 
 TICK_SECONDS = 0.2
@@ -107,6 +107,7 @@ class Supervisor:
             "pid": os.getpid(),
             "started": processes.started(os.getpid()),
             "state": self.state,
+            "mlflow": mlflow_elsewhere(self.runs),
             **{name: child.service.address for name, child in self.children.items() if child.service.address},
             "api": self.api,
             "deployments": self.deployments,

@@ -124,6 +124,12 @@ def test_no_compiler_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found.found.startswith("none")
 
 
+def test_what_torch_computes_on_is_told() -> None:
+    found = {finding.check: finding for finding in machine.devices()}
+    assert found["devices"].ok
+    assert ("nccl" in found) == ("no GPU" not in found["devices"].found)
+
+
 def test_a_run_whose_process_is_gone_is_marked(place: Path, gone: int) -> None:
     stuck, goes = write_record(place, "stuck", "running", gone), write_record(place, "goes", "running", os.getpid())
     with lock.locked(str(place / "goes")):
@@ -225,6 +231,7 @@ def test_the_command_tells_mends_and_ends_with_the_right_code(
     place: Path, gone: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(runs, "orphans", lambda: ())  # there may be others' on this machine, which are not this test's to end
+    monkeypatch.setattr(machine, "devices", lambda: ())  # which takes a while, and has a test of its own
     monkeypatch.setattr(machine, "FREE_BYTES", 0)
     stuck = write_record(place, "stuck", "running", gone)
     spools = place / ".tracking"
