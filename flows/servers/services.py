@@ -138,6 +138,8 @@ def environment(runs: Path, prefect_port: int) -> dict[str, str]:
         "PREFECT_HOME": os.environ.get("PREFECT_HOME") or str(place / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "CLOZE_HOME": str(home.resolve()),  # where deployed flows run
+        # Prefect's SQLite is one server's alone, in WAL; who waits for a writer on a busy machine waits a minute, not ten seconds
+        "PREFECT_SERVER_DATABASE_TIMEOUT": os.environ.get("PREFECT_SERVER_DATABASE_TIMEOUT") or "60",
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # else MLflow keeps nine more processes, for evaluations that we do not start

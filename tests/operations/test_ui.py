@@ -7,20 +7,25 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
+from flows.graph import record
 from flows.servers import ports, processes, state
 from flows.servers.child import answers
 from tests.conftest import REPOSITORY
 from tests.flows.servers.waiting import is_gone, number, until
 from tests.flows.test_cli import cloze
+from tests.operations.api import trigger
 from tests.operations.servers import addresses, end, running_ui, start_ui
 
 
@@ -128,3 +133,35 @@ def test_a_killed_supervisor_leaves_nothing_and_the_next_one_comes_up(tmp_path: 
         second.send_signal(signal.SIGINT)
         assert second.wait(90) == 0
         end(second, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_ctrl_c_in_a_training_saves_a_checkpoint_and_leaves_no_process(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "sample"
+    with running_ui(tmp_path) as ui:
+        trigger(ui["api"], "cloze/full-run", config="sample", overrides={"pretrain.steps": 100_000})
+
+        def steps() -> int:
+            found = record.newest(run)
+            return int(found["nodes"]["pretrain"].get("done", 0)) if found else 0
+
+        until(lambda: steps() > 2, 400)
+        workers = [process for process in psutil.process_iter() if str(run) in " ".join(_words(process))]
+        assert workers  # the ranks
+    assert not any(process.is_running() for process in workers)
+    found = record.read(tmp_path / "runs", "sample")
+    assert found["state"] == "cancelled"
+    assert found["nodes"]["pretrain"]["state"] == "stopped"
+    (checkpoint,) = run.glob("pretrain-*/checkpoints/*/checkpoint.json")
+    assert checkpoint.parent.name in found["nodes"]["pretrain"]["error"]
+    with sqlite3.connect(tmp_path / "runs" / ".servers" / "prefect" / "prefect.db") as database:
+        rows = database.execute("select state_type from flow_run where state_type != 'SCHEDULED'").fetchall()
+    database.close()
+    assert rows == [("CANCELLED",)]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        return process.cmdline()
+    return []
