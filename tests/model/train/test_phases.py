@@ -146,6 +146,21 @@ def test_a_decay_branches_from_a_kept_checkpoint(data: Path, trunk: Path, tmp_pa
     assert last(trunk) == before
 
 
+def test_a_branch_begins_its_own_log_window(data: Path, trunk: Path, tmp_path: Path) -> None:
+    """Step 4 lies within a window of three: its sums are the trunk's, and so are its first loss and its best measurement."""
+    settings = config(steps=10, schedule_steps=20, log_every=3, milestones=(4,), evaluate_every=2)
+    here(settings, str(data / "short"), tmp_path / "other", checkpoint_every=3)
+    at = "checkpoints/step-00000004"
+    assert digests(tmp_path / "other" / at)["model.safetensors"] == digests(trunk / at)["model.safetensors"]
+    assert state(tmp_path / "other", 4)["best"]["step"] <= 4
+    runs = []
+    for name, begin in (("a", trunk / at), ("b", tmp_path / "other" / at)):
+        here(config(steps=2, log_every=1), str(data / "long"), tmp_path / name, more={"continue": str(begin)})
+        runs.append((logged(tmp_path / name), state(tmp_path / name, 6)["first_loss"], state(tmp_path / name, 6)["best"]))
+    assert runs[0] == runs[1]
+    assert runs[0][2]["step"] > 4
+
+
 def test_milestones_are_saved_between_other_checkpoints_and_survive_them(data: Path, tmp_path: Path) -> None:
     settings = config(steps=11, milestones=(3,), milestone_every=5)
     here(settings, str(data / "short"), tmp_path / "run", stop_at=10, checkpoint_every=4, keep_checkpoints=1)
