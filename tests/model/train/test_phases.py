@@ -131,7 +131,7 @@ def test_samples_go_on_where_a_phase_has_another_batch(data: Path, trunk: Path, 
 
 
 def test_a_decay_branches_from_a_kept_checkpoint(data: Path, trunk: Path, tmp_path: Path) -> None:
-    """By default a phase has a schedule of its own; the trunk is as it was."""
+    """By default a phase has a schedule of its own; the trunk is as it was. What is left to do is reckoned from where it begins."""
     before = last(trunk)
     assert sorted(path.name for path in (trunk / "checkpoints").iterdir()) == ["step-00000004", "step-00000010"]
     manifest = artifact.read_manifest(str(trunk))
@@ -144,6 +144,10 @@ def test_a_decay_branches_from_a_kept_checkpoint(data: Path, trunk: Path, tmp_pa
     assert [line["step"] for line in found] == [5, 6, 7, 8]
     assert [line["learning_rate"] for line in found] == pytest.approx([3e-3, 2.25e-3, 1.5e-3, 0.75e-3])
     assert last(trunk) == before
+    run = here(config(steps=2), str(data / "short"), tmp_path / "told", more=branch)
+    parts = [("step" in figures, done) for done, figures in run.reports]
+    assert parts[0] == (True, 0)  # "step" names a part of its own: rates do not begin with it
+    assert {done for named, done in parts if not named} == {4, 5, 6}
 
 
 def test_a_branch_begins_its_own_log_window(data: Path, trunk: Path, tmp_path: Path) -> None:
