@@ -24,9 +24,10 @@ from flows.views.live import StageDisplay, live_lines
 from pipeline.core.errors import ClozeError, Stopped
 from pipeline.core.execute import Result
 from pipeline.core.lock import locked
-from pipeline.core.reporting import Reporter
+from pipeline.core.reporting import SILENT, Reporter
 
 EXPERIMENT = "cloze"
+STOP_SECONDS = 2.0  # that a stopped run waits for MLflow: who stopped it will kill it soon
 
 
 class RunParameters(BaseModel):
@@ -43,6 +44,7 @@ class RunParameters(BaseModel):
         description="Run these nodes and all that need them, whatever is there; patterns such as finetune@*",
     )
     only: list[str] = Field(default_factory=list, description="Run these nodes alone; their inputs must be there")
+    until: list[str] = Field(default_factory=list, description="Run these nodes and what they need, and nothing else")
     force: list[str] = Field(default_factory=list, description="Run these nodes again, whatever is there")
 
     @field_validator("overrides", mode="before")
@@ -50,7 +52,7 @@ class RunParameters(BaseModel):
     def _nested(cls, value: Any) -> Any:
         return overrides.nest(value) if isinstance(value, Mapping) else value
 
-    @field_validator("start_from", "only", "force", mode="before")
+    @field_validator("start_from", "only", "until", "force", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return [] if value is None else [value] if isinstance(value, str) else value
@@ -87,6 +89,7 @@ class Session:
             self.config,
             start=parameters.start_from,
             only=parameters.only,
+            until=parameters.until,
             force=parameters.force,
             begun=self.begun.fingerprints,
         )
@@ -145,7 +148,8 @@ class Session:
         if self.spool is None:
             return
         self.spool.end_run(self._parent, _status(error))
-        if not self.spool.close():
+        stopped = error is not None and _is_stop(error)
+        if not (self.spool.close(STOP_SECONDS) if stopped else self.spool.close()):
             where = self.spool.directory
             self.screen.print(
                 f"[yellow]MLflow at {self.spool.uri} did not take all records;[/] they wait in {where} for the next run"
@@ -157,6 +161,16 @@ class Session:
                 f"[yellow]MLflow refused {refused.total()} records[/] (the first: {escape(reason)}); they are set aside, `cloze doctor` lists them"
             )
 
+    def seconds_left(self, name: str) -> float | None:
+        """Of a node that runs; None where nobody knows."""
+        left: float | None = self.record.content["nodes"][name].get("seconds_left") if self.record else None
+        return left
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the nodes that run were asked to end."""
+        return self._stop.is_set()
+
     def stop(self) -> None:
         """Ask every node that runs to end: trainings with a checkpoint."""
         self._stop.set()
@@ -167,14 +181,18 @@ class Session:
         self.record.node(step.name, record.SKIPPED, error=f"{cause} failed")
         self.screen.print(f"[yellow]–[/] [bold]{step.name:<9}[/] {'skipped':>12}  needs {cause}")
 
-    def attempt(self, step: plan.Step, attempt: int = 1) -> Result:
+    def attempt(self, step: plan.Step, attempt: int = 1, also: Reporter = SILENT) -> Result:
         """Make one node: wait for its slots, then run it with its live line, its records and its line in the results.
+
+        Args:
+            attempt: the number of this try, from 1.
+            also: hears of the node's progress, too.
 
         Raises what the stage raises, which is also kept in `failures`.
         """
         assert self.record is not None
         try:
-            result = self._made(step, attempt)
+            result = self._made(step, attempt, also)
         except BaseException as error:
             self.failures[step.name] = error
             stopped = isinstance(error, (Stopped, KeyboardInterrupt))
@@ -187,7 +205,7 @@ class Session:
         self.screen.print(terminal.done_line(result, step.name))
         return result
 
-    def _made(self, step: plan.Step, attempt: int) -> Result:
+    def _made(self, step: plan.Step, attempt: int, also: Reporter) -> Result:
         assert self.record is not None
         if step.cached:
             return plan.run_step(step)
@@ -202,7 +220,7 @@ class Session:
                 given["threads"] = max(1, execution.cpus // execution.processes)
             with (
                 StageDisplay(step.name, self.screen, self._lines) as display,
-                _Record(step, self, display) as told,
+                _Record(step, self, display, also) as told,
             ):
                 result = plan.run_step(step, execution.model_copy(update=given), told)
                 told.result(result)
@@ -248,6 +266,7 @@ class _Record(Reporter):
 
     def begin(self, build_id: str) -> None:
         self.session.begun.add(self.step.fingerprint)
+        self.also.begin(build_id)
         self.record.node(self.step.name, record.RUNNING)
         tags = {"cloze.kind": "stage", "cloze.fingerprint": self.step.fingerprint}
         self.run = self.spool.start_run(self.step.name, self.session._parent, tags, run=build_id)
@@ -256,6 +275,7 @@ class _Record(Reporter):
     def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         self.display.progress(done, total, unit, figures)
         self.record.progress(self.step.name, done, total, unit, figures)
+        self.also.progress(done, total, unit, figures)
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         if self.run is not None:
