@@ -257,10 +257,10 @@ class _Record(Reporter):
     The build id names the run, so a stage that was killed goes on in the run that it began.
     """
 
-    def __init__(self, step: plan.Step, session: Session, display: Reporter) -> None:
+    def __init__(self, step: plan.Step, session: Session, display: Reporter, also: Reporter) -> None:
         assert session.spool is not None
         assert session.record is not None
-        self.step, self.session, self.display = step, session, display
+        self.step, self.session, self.display, self.also = step, session, display, also
         self.spool, self.record = session.spool, session.record
         self.run: str | None = None
 

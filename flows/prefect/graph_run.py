@@ -26,6 +26,7 @@ from flows.prefect.parameters import parameters_of
 from flows.prefect.telling import Teller
 from flows.session import Session
 from pipeline.core.errors import ClozeError, Stopped
+from pipeline.core.secrets import masked
 
 ACTIVE: ContextVar[Session | None] = ContextVar("session", default=None)  # the command line's own, whose results it shows
 SHOWN = 40  # nodes; of larger graphs those that are made already are no task runs
@@ -72,9 +73,11 @@ def run_graph(values: Mapping[str, Any], until: tuple[str, ...] = ()) -> State[A
             return _made(session, int(values.get("retries", 0)))
     except Stopped as error:
         return Cancelled(message=str(error))
-    except ClozeError as error:
-        get_run_logger().error("%s", error)
-        return Failed(message=str(error), data=error)
+    except Exception as error:
+        if not isinstance(error, ClozeError) and (session is None or not session.failures):
+            raise  # a fault of ours, whose place is to be told
+        get_run_logger().error("%s", schedule.sentence(error))
+        return Failed(message=masked(schedule.sentence(error)))  # without the error itself, which Prefect would pickle
 
 
 def _made(session: Session, retries: int) -> State[Any]:
