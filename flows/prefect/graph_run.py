@@ -103,7 +103,8 @@ def _made(session: Session, retries: int) -> State[Any]:
         raise schedule.told(session.failures)
     session.begun.forget()
     made = sum(not result.cached for result in session.results.values())
-    return Completed(message=f"{made} of {len(session.results)} nodes made, the others were there" if made else "nothing to do")
+    there = len(session.results) - made
+    return Completed(message=f"{made} nodes made" + (f", {there} were there" if there else "") if made else "nothing to do")
 
 
 def _wait(session: Session, futures: Mapping[str, PrefectFuture[Any]]) -> None:

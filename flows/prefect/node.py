@@ -69,9 +69,9 @@ def node(name: str, why: str) -> State[Any]:
     page = node_page(session, step, result, told.build_id)
     running.teller.markdown(f"{session.config.name}-{name}", page, f"{name}: {line}", run_id)
     if result.cached:
-        return Completed(name="Cached", message=f"nothing to do: {line}")
+        return Completed(name="Cached", message=f"nothing to do{line and ': '}{line}")
     log.info("%s", f"made in {duration(result.seconds)}: {line}")
-    return Completed(message=line)
+    return Completed(message=line or "made")
 
 
 def node_of(step: plan.Step, usual_retries: int) -> Task[[str, str], State[Any]]:
@@ -98,6 +98,7 @@ class Told(Reporter):
         self._part: Any = None
         self._warned: set[str] = set()
         self._last: tuple[float, str] | None = None
+        self._told = ""
 
     def __enter__(self) -> Told:
         return self
@@ -106,10 +107,11 @@ class Told(Reporter):
         if self._last is not None:
             percent, line = self._last
             self.bar.set(100.0 if kind is None else percent, line)
+            if line != self._told:
+                self.log.info("%s", line)
 
     def begin(self, build_id: str) -> None:
         self.build_id = build_id
-        self._last = (0.0, "begun")
         self.bar.set(0.0, "begun")
         self._logged = time.monotonic()
 
@@ -126,7 +128,7 @@ class Told(Reporter):
             self._shown = now
             self.bar.set(*self._last)
         if now > self._logged + LOG_SECONDS or (isinstance(part, str) and part != self._part):
-            self._logged, self._part = now, part
+            self._logged, self._part, self._told = now, part, line
             self.log.info("%s", line)
 
     def _line(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> str:
@@ -134,7 +136,7 @@ class Told(Reporter):
         numbers = [f"{name} {short(value)}" for name, value in figures.items() if isinstance(value, (int, float))]
         left = self.session.seconds_left(self.step.name)
         count = f"{si(done)}/{si(total)} {unit}" if total else f"{si(done)} {unit}"
-        return ", ".join([*words, count, *numbers[:FIGURES], *([f"{duration(left)} left"] if left is not None else [])])
+        return ", ".join([*words, count, *numbers[:FIGURES], *([f"{duration(left)} left"] if left else [])])
 
 
 class OneSentence(logging.Filter):
