@@ -15,6 +15,7 @@ from flows.graph import stages
 from flows.graph.matrix import combinations, plain_axes, replaced, word
 from flows.graph.nodes import Node, Origin, kept_part, stage_of
 from flows.graph.overrides import merge
+from pipeline.core.checkpoints import step_of
 from pipeline.core.config import StageConfig, parse_config
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.execution import Execution
@@ -33,7 +34,10 @@ class Section:
         self.stage_name, self.label = stage, name.partition("@")[2]
         self.stage: Stage = stages.stage(stage)
         self.matrix = values.get(MATRIX)
-        self.run = merge(run, values.get(RUN) or {}, None, f"{name}.{RUN}")
+        own = values.get(RUN) or {}
+        if not isinstance(own, Mapping):
+            raise UsageError(f"{name}.{RUN} ({own!r}) must be a mapping of keys to values, such as {{processes: 2}}")
+        self.run = merge(run, own, None, f"{name}.{RUN}")
         self.roles = {key: value for key, value in values.items() if key in self.stage.inputs}
         self.fields = {key: value for key, value in values.items() if key not in (MATRIX, RUN, *self.roles)}
         if self.stage.gathers and self.matrix:
@@ -139,6 +143,8 @@ class Graph:
         """What may serve as an input: its place in the matrices, and where it comes from; none for an optional one that is not there."""
         wanted = section.stage.inputs[role]
         if text is False:
+            if wanted.required:
+                raise UsageError(f"{section.name}.{role} (false) cannot be left out; name a node or an artifact's path")
             return
         if text is None or text is True:
             if "vocab" in wanted.kinds and self.tokenizer is not None:
@@ -216,10 +222,9 @@ class Graph:
         """A checkpoint that another node goes on from stays: its training is told to keep it."""
         for node in list(self.nodes.values()):
             for origin in node.inputs.values():
-                if origin.node is not None and origin.path.startswith("checkpoints/step-"):
+                if origin.node is not None and step_of(origin.path) >= 0:
                     maker = self.nodes[origin.node]
-                    step = int(origin.path.rpartition("-")[2])
-                    config = _with_milestone(maker.config, step)
+                    config = _with_milestone(maker.config, step_of(origin.path))
                     self.nodes[maker.name] = Node(
                         name=maker.name, stage=maker.stage, section=maker.section, values=maker.values,
                         config=config, execution=maker.execution, inputs=maker.inputs,
