@@ -69,8 +69,7 @@ def start(session: Session, *, prefect: bool | None, as_json: bool) -> None:
 
 def _with_prefect(session: Session, wanted: bool | None) -> bool:
     """Whether the run is a Prefect flow; the server that `cloze ui` has started is put into the environment."""
-    from flows.graph import plan
-    from flows.prefect import addresses
+    from flows.graph import addresses, plan
 
     if wanted is False:
         return False
@@ -129,4 +128,5 @@ def prepare_prefect() -> None:
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "90")
+    os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")  # as deployed flows; see `flows.prefect.automations`
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the terminal has lines of its own

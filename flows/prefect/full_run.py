@@ -11,7 +11,11 @@ from flows.prefect import parameters as form
 from flows.prefect.graph_run import OPTIONS, run_graph
 
 
-@flow(name="full-run", description="Raw text in, an evaluated encoder and a report out; what is there already is not made again.", **OPTIONS)
+@flow(
+    name="full-run",
+    description="Raw text in, an evaluated encoder and a report out; what is there already is not made again.",
+    **OPTIONS,
+)
 def full_run(
     config: form.Config = "demo",
     steps: form.Steps = None,
@@ -31,7 +35,11 @@ def full_run(
     return run_graph(locals())
 
 
-@flow(name="ablation", description="A table of a paper: the rows of a config's matrix, beside each other, and their report.", **OPTIONS)
+@flow(
+    name="ablation",
+    description="A table of a paper: the rows of a config's matrix, beside each other, and their report.",
+    **OPTIONS,
+)
 def ablation(
     config: form.Ablation = form.ABLATIONS[0],
     steps: form.Steps = None,

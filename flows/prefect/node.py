@@ -156,4 +156,3 @@ def quieten() -> None:
         logger = logging.getLogger(name)
         if not any(isinstance(found, OneSentence) for found in logger.filters):
             logger.addFilter(OneSentence())
-

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from flows.graph import plan
-from flows.prefect import addresses
+from flows.graph import addresses, plan
 from flows.session import Session
 from flows.tracking import links
 from flows.tracking.spool import tracking_uri
@@ -22,10 +21,17 @@ MOST_ROWS = 200
 def plan_page(session: Session) -> str:
     """What of the run is to be made, and why."""
     rows = [
-        (step.name, "–" if step.cached else "**run**", step.why, "" if step.last_seconds is None else duration(step.last_seconds))
+        (
+            step.name,
+            "–" if step.cached else "**run**",
+            step.why,
+            "" if step.last_seconds is None else duration(step.last_seconds),
+        )
         for step in session.steps
     ]
-    return f"Run `{session.config.name}` in `{session.directory.resolve()}`\n\n" + _table(("node", "what", "why", "last time"), rows)
+    return f"Run `{session.config.name}` in `{session.directory.resolve()}`\n\n" + _table(
+        ("node", "what", "why", "last time"), rows
+    )
 
 
 def node_page(session: Session, step: plan.Step, result: Result, build_id: str | None) -> str:

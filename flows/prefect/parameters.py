@@ -38,7 +38,12 @@ def _nodes(description: str) -> WithJsonSchema:
     return WithJsonSchema(
         {
             "anyOf": [
-                {"title": "Stages", "type": "array", "uniqueItems": True, "items": {"type": "string", "enum": list(stages.TABLE)}},
+                {
+                    "title": "Stages",
+                    "type": "array",
+                    "uniqueItems": True,
+                    "items": {"type": "string", "enum": list(stages.TABLE)},
+                },
                 {"title": "Nodes or patterns", "type": "array", "items": {"type": "string", "minLength": 1}},
             ],
             "description": description,
@@ -48,20 +53,35 @@ def _nodes(description: str) -> WithJsonSchema:
 
 ABLATIONS = [name for name in configs.preset_names() if name.startswith("ablation")]
 
-Config = Annotated[str, _config(configs.preset_names(), "What is run: a preset, or the path of a YAML file on the worker's machine.")]
-Ablation = Annotated[str, _config(ABLATIONS, "A table of a paper, a row a node; or the path of a YAML file with a matrix on the worker's machine.")]
+Config = Annotated[
+    str, _config(configs.preset_names(), "What is run: a preset, or the path of a YAML file on the worker's machine.")
+]
+Ablation = Annotated[
+    str,
+    _config(ABLATIONS, "A table of a paper, a row a node; or the path of a YAML file with a matrix on the worker's machine."),
+]
 Steps = Annotated[int | None, Field(ge=1), _number("integer", "Optimizer steps of pretraining", minimum=1)]
-GlobalBatch = Annotated[int | None, Field(ge=1), _number("integer", "Sequences a step of pretraining, over all processes", minimum=1)]
-LearningRate = Annotated[float | None, Field(gt=0), _number("number", "The highest learning rate of pretraining", exclusiveMinimum=0)]
+GlobalBatch = Annotated[
+    int | None, Field(ge=1), _number("integer", "Sequences a step of pretraining, over all processes", minimum=1)
+]
+LearningRate = Annotated[
+    float | None, Field(gt=0), _number("number", "The highest learning rate of pretraining", exclusiveMinimum=0)
+]
 Seed = Annotated[int | None, Field(ge=0), _number("integer", "Seed of pretraining: weights, order, dropout", minimum=0)]
 VocabSize = Annotated[int | None, Field(ge=1), _number("integer", "Entries of the vocabulary", minimum=1)]
 Length = Annotated[int | None, Field(ge=8), _number("integer", "Tokens a row of the dataset", minimum=8)]
 Copies = Annotated[int | None, Field(ge=1), _number("integer", "Mask copies of each row", minimum=1)]
 Epochs = Annotated[float | None, Field(gt=0), _number("number", "Epochs of fine-tuning", exclusiveMinimum=0)]
-TaskRate = Annotated[float | None, Field(gt=0), _number("number", "The highest learning rate of fine-tuning", exclusiveMinimum=0)]
-TaskSeed = Annotated[int | None, Field(ge=0), _number("integer", "Seed of fine-tuning: the head's weights, order, dropout", minimum=0)]
+TaskRate = Annotated[
+    float | None, Field(gt=0), _number("number", "The highest learning rate of fine-tuning", exclusiveMinimum=0)
+]
+TaskSeed = Annotated[
+    int | None, Field(ge=0), _number("integer", "Seed of fine-tuning: the head's weights, order, dropout", minimum=0)
+]
 Workers = Annotated[int | None, Field(ge=1), _number("integer", "Beam workers of a data stage; changes no result", minimum=1)]
-Processes = Annotated[int | None, Field(ge=1), _number("integer", "Training processes, one a GPU; changes no result", minimum=1)]
+Processes = Annotated[
+    int | None, Field(ge=1), _number("integer", "Training processes, one a GPU; changes no result", minimum=1)
+]
 StartFrom = Annotated[list[str], _nodes("Run these and all that need them, whatever is there. Counts once: a retry goes on.")]
 Only = Annotated[list[str], _nodes("Run these alone; their inputs must be there.")]
 Until = Annotated[list[str], _nodes("Run these and what they need, and nothing else.")]
@@ -129,8 +149,12 @@ def _by_section(given: Mapping[str, Any], reference: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in given.items():
         stage, _, field = key.partition(".")
-        named = [stage] if stage in sections or stage == "run" else [name for name in sections if name.partition("@")[0] == stage]
+        named = (
+            [stage] if stage in sections or stage == "run" else [name for name in sections if name.partition("@")[0] == stage]
+        )
         if not named:
-            raise UsageError(f"{field} ({value}) is a field of stage {stage}, which config {reference!r} has not; leave it empty")
+            raise UsageError(
+                f"{field} ({value}) is a field of stage {stage}, which config {reference!r} has not; leave it empty"
+            )
         found |= {f"{name}.{field}": value for name in named}
     return found

@@ -44,7 +44,11 @@ def pretraining(
     return run_graph(locals(), until=("pretrain",))
 
 
-@flow(name="finetuning", description="All fine-tunings, and the pretraining and data that they need, if it is not there.", **OPTIONS)
+@flow(
+    name="finetuning",
+    description="All fine-tunings, and the pretraining and data that they need, if it is not there.",
+    **OPTIONS,
+)
 def finetuning(
     config: form.Config = "demo",
     epochs: form.Epochs = None,

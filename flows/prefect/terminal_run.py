@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from prefect import tags
+
 from flows.graph import schedule
+from flows.prefect.deploy import TAG
 from flows.prefect.full_run import full_run
 from flows.prefect.graph_run import ACTIVE
 from flows.session import Session
@@ -21,7 +24,8 @@ def run_flow(session: Session) -> None:
     parameters = session.parameters.model_dump(mode="json")
     token = ACTIVE.set(session)
     try:
-        state = full_run(**{**parameters, "overrides": masked(parameters["overrides"])}, return_state=True)
+        with tags(TAG):
+            state = full_run(**{**parameters, "overrides": masked(parameters["overrides"])}, return_state=True)
     except BaseException as error:
         if isinstance(error, Exception):
             raise
