@@ -15,11 +15,13 @@ from prefect.exceptions import Abort
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
-from prefect.states import Cancelled, Completed, Failed
+from prefect.states import Cancelled, Completed, Crashed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
+from rich.console import Console
 
 from flows.graph import schedule
 from flows.prefect import node as nodes
+from flows.prefect import orphans
 from flows.prefect.node import RUNNING, Running, node_of
 from flows.prefect.pages import plan_page
 from flows.prefect.parameters import parameters_of
@@ -68,7 +70,9 @@ def run_graph(values: Mapping[str, Any], until: tuple[str, ...] = ()) -> State[A
     nodes.quieten()
     session = ACTIVE.get()
     try:
-        session = session or Session(parameters_of(values, until), run_id=flow_run.id)
+        if session is None:  # by a worker, whose log has Prefect's lines
+            session = Session(parameters_of(values, until), Console(quiet=True), run_id=flow_run.id)
+            orphans.watch_parent()
         with session:
             return _made(session, int(values.get("retries", 0)))
     except Stopped as error:
@@ -122,6 +126,7 @@ def _wait(session: Session, futures: Mapping[str, PrefectFuture[Any]]) -> None:
         if cause is not None:
             lost[step.name] = cause
             session.skip(step, cause)
+            get_run_logger().warning("%s is not made: %s failed", step.name, cause)
 
 
 @contextlib.contextmanager
@@ -140,12 +145,18 @@ def _ended_in_peace(session: Session, futures: Mapping[str, PrefectFuture[Any]],
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who asks twice is not quicker
         for future in futures.values():
             future.wait()
-        if isinstance(error, Exception) or not _is_cancelled(started):
+        if isinstance(error, Exception):
             raise
-        saved = next((str(found) for found in session.failures.values() if isinstance(found, Stopped)), "cancelled")
+        saved = next((str(found) for found in session.failures.values() if isinstance(found, Stopped)), "")
+        if orphans.is_orphan():
+            end: State[Any] = Crashed(message=f"its worker is gone{saved and f': {saved}'}")
+        elif _is_cancelled(started):
+            end = Cancelled(message=saved or "cancelled")
+        else:
+            raise  # Prefect has its own ways with what its workers and supervisors do
         with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-            client.set_flow_run_state(flow_run.id, Cancelled(message=saved), force=True)
-        raise Abort(saved) from None
+            client.set_flow_run_state(flow_run.id, end, force=True)
+        raise Abort(end.message) from None
 
 
 def _is_cancelled(started: bool) -> bool:

@@ -61,7 +61,7 @@ def node(name: str, why: str) -> State[Any]:
         try:
             result = session.attempt(step, attempt=task_run.run_count or 1, also=told)
         except (Stopped, KeyboardInterrupt) as error:
-            return Cancelled(message=str(error) or "stopped before it began to compute")
+            return Cancelled(message=str(error) or _unsaved(step, told))
         except ClozeError as error:
             log.error("%s", error)
             raise
@@ -72,6 +72,12 @@ def node(name: str, why: str) -> State[Any]:
         return Completed(name="Cached", message=f"nothing to do{line and ': '}{line}")
     log.info("%s", f"made in {duration(result.seconds)}: {line}")
     return Completed(message=line or "made")
+
+
+def _unsaved(step: plan.Step, told: Told) -> str:
+    if told.build_id is None:
+        return "stopped before it began"
+    return f"stopped; it saved nothing in the {step.node.execution.grace_seconds:g} s that it had, what it saved before is there"
 
 
 def node_of(step: plan.Step, usual_retries: int) -> Task[[str, str], State[Any]]:
@@ -144,8 +150,8 @@ class OneSentence(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, ClozeError):
-            return False
+        if isinstance(error, ClozeError) or record.getMessage().startswith("Finished in state NotReady"):
+            return False  # the flow says it in a sentence
         record.msg, record.args = masked(record.getMessage()), ()
         return True
 

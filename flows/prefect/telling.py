@@ -1,7 +1,6 @@
 """What goes to Prefect beside the states: artifacts, from a thread of their own, so that no node ever waits for the server.
 
-The same thread looks whether somebody cancels the flow run in Prefect, and whether the worker that started this process still lives; the
-process then gets SIGTERM, as from the worker itself.
+The same thread looks whether somebody cancels the flow run in Prefect where no worker does it; the process then gets SIGTERM.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class Teller:
     def __init__(self, flow_run_id: str, by_worker: bool) -> None:
         """Args: by_worker: whether a worker started this process, and ends it when the flow run is cancelled."""
         self.flow_run_id, self.by_worker = UUID(flow_run_id), by_worker
-        self._parent = os.getppid()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._asked = False
         self._thread = threading.Thread(target=copy_context().run, args=(self._work,), name="prefect-teller", daemon=True)
@@ -88,10 +86,7 @@ class Teller:
                     looked = time.monotonic()
 
     def _look(self, client: SyncPrefectClient) -> None:
-        if self._asked:
-            return
-        orphan = self.by_worker and os.getppid() != self._parent
-        if orphan or self._is_cancelled(client):
+        if not self._asked and self._is_cancelled(client):
             self._asked = True
             os.kill(os.getpid(), signal.SIGTERM)
 
