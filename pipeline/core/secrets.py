@@ -14,7 +14,7 @@ from typing import Any
 MASK = "***"
 ENVIRONMENT_CHARACTERS = 8  # shorter values of the environment occur by chance
 
-_WORDS = r"(?:password|passwd|passphrase|pwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|account[_-]?key|credentials?|auth)"
+_WORDS = r"(?:password|passwd|passphrase|pwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|account[_-]?key|credentials?|auth)(?![a-z])"
 _NAME = re.compile(rf"(?:^|[._-]){_WORDS}(?:[._-](?:id|string|value))?$", re.IGNORECASE)
 _SPECIAL = re.compile(r"^(?:\[\w+\]|<\w+>|</\w+>)$")  # a tokenizer's mask_token is none
 _PATTERNS = (
