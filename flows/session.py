@@ -6,17 +6,18 @@ The Prefect flows and the plain run share all of this; they differ in who calls 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 from rich.markup import escape
 
-from flows.graph import begun, overrides, plan, record, retries, schedule, slots
+from flows.graph import begun, estimate, overrides, plan, record, retries, schedule, slots
 from flows.graph import config as configs
 from flows.tracking.spool import Spool, tracking_uri
 from flows.views import terminal
@@ -105,6 +106,11 @@ class Session:
     def directory(self) -> Path:
         return plan.run_directory(self.config)
 
+    @functools.cached_property
+    def estimates(self) -> Mapping[str, estimate.Estimate]:
+        """What each node will take."""
+        return estimate.estimates(self.steps, plan.runs_directory())
+
     @property
     def nothing_to_do(self) -> bool:
         return all(step.cached for step in self.steps)
@@ -122,7 +128,12 @@ class Session:
         with contextlib.ExitStack() as held:
             held.enter_context(locked(str(self.directory)))
             self.record = record.RunRecord(
-                self.directory, self.config.name, self.steps, self.parameters.model_dump(mode="json"), self.config.values
+                self.directory,
+                self.config.name,
+                self.steps,
+                self.parameters.model_dump(mode="json"),
+                self.config.values,
+                {name: found.as_json() for name, found in self.estimates.items()},
             )
             if not self.nothing_to_do:
                 self.spool = Spool(runs / ".tracking", tracking_uri(runs), EXPERIMENT)

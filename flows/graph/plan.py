@@ -37,6 +37,7 @@ class Step:
         inputs: paths by role.
         after: the nodes of this plan that have to be made before.
         last_seconds: what the node took the last time, in this run's directory.
+        before: the manifest of what was made then.
     """
 
     node: Node
@@ -47,6 +48,7 @@ class Step:
     cached: bool
     why: str
     last_seconds: float | None
+    before: artifact.Manifest | None = None
 
     @property
     def name(self) -> str:
@@ -131,6 +133,7 @@ def _step(
         cached=not why,
         why=why,
         last_seconds=before.seconds if before else None,
+        before=before,
     )
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from flows.graph.plan import Step
 from flows.graph.stages import headline
 from pipeline.core.execute import Result
 from pipeline.core.humanize import duration
@@ -43,13 +41,3 @@ def result_table(results: Mapping[str, Result]) -> Table:
         table.add_row(name, spent, rows, headline(manifest), str(Path(result.artifact).parent / name))
     return table
 
-
-def plan_table(steps: Sequence[Step]) -> Table:
-    """What would run and why; the artifacts by their names in the run's directory, which the title names."""
-    place = str(Path(steps[0].artifact).parent) if steps else None
-    table = table_of(("node", "what", "why", "last time", "artifact"), right=("last time",), title=place)
-    for step in steps:
-        last = duration(step.last_seconds) if step.last_seconds is not None else "–"
-        what = "[dim]nothing to do[/]" if step.cached else "[bold yellow]run[/]"
-        table.add_row(step.name, what, step.why, last, Path(step.artifact).name)
-    return table

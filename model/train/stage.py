@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model.train.config import VERSION, PretrainConfig
+from model.train.cost import COSTS
 from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Input, Outcome, Stage
 
@@ -50,4 +51,5 @@ STAGE = Stage(
     parallel=True,
     outputs=("checkpoint",),
     headline=headline,
+    costs=COSTS,
 )
