@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
@@ -29,9 +29,6 @@ from pipeline.core.reporting import Reporter
 
 EXPERIMENT = "cloze"
 
-# Nodes by name or pattern. A single one needs no list.
-Nodes = Annotated[list[str], Field(default_factory=list)]
-
 
 class RunParameters(BaseModel):
     """What a run is asked to do; the form that the Prefect UI shows."""
@@ -42,9 +39,12 @@ class RunParameters(BaseModel):
     overrides: dict[str, Any] = Field(
         default_factory=dict, description="Config values by dotted key, such as pretrain.steps: 200, or nested"
     )
-    start_from: Nodes = Field(description="Run these nodes and all that need them, whatever is there; patterns such as finetune@*")
-    only: Nodes = Field(description="Run these nodes alone; their inputs must be there")
-    force: Nodes = Field(description="Run these nodes again, whatever is there")
+    start_from: list[str] = Field(
+        default_factory=list,
+        description="Run these nodes and all that need them, whatever is there; patterns such as finetune@*",
+    )
+    only: list[str] = Field(default_factory=list, description="Run these nodes alone; their inputs must be there")
+    force: list[str] = Field(default_factory=list, description="Run these nodes again, whatever is there")
 
     @field_validator("overrides", mode="before")
     @classmethod
@@ -251,7 +251,8 @@ class _Record(Reporter):
     """
 
     def __init__(self, step: plan.Step, session: Session, display: Reporter) -> None:
-        assert session.spool is not None and session.record is not None
+        assert session.spool is not None
+        assert session.record is not None
         self.step, self.session, self.display = step, session, display
         self.spool, self.record = session.spool, session.record
         self.run: str | None = None

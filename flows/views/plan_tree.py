@@ -22,7 +22,6 @@ from pipeline.core.humanize import duration, size
 
 MOST_LINES = 40  # of nodes by themselves; in larger graphs instances share lines
 ROUGH = "~"  # before what nobody has measured
-FIXED = "\N{NO-BREAK SPACE}"  # a branch is not broken off its name
 GATHERED = 3  # further inputs that are named; of more, how many
 
 
@@ -77,7 +76,7 @@ def tree(steps: Sequence[Step], estimates: Mapping[str, Estimate], width: int) -
     gpus = any(found.gpu_memory_bytes for found in estimates.values())
     columns = ["node", "what", "time", "disk", "memory", *(["GPU"] if gpus else [])]
     table = table_of(columns, right=columns[2:], title=place)
-    for column in table.columns[2:]:
+    for column in (table.columns[0], *table.columns[2:]):
         column.no_wrap = True
     lines = rows(steps)
     parents = {row.name: _parent(row, lines) for row in lines}
@@ -89,7 +88,7 @@ def tree(steps: Sequence[Step], estimates: Mapping[str, Estimate], width: int) -
     def add(row: Row, lead: str, last: bool, top: bool) -> None:
         mark = "" if top else "└ " if last else "├ "
         others = [name for name in row.inputs if name != parents[row.name] and name not in above.get(parents[row.name] or "", ())]
-        table.add_row(f"{lead}{mark}".replace(" ", FIXED) + f"[bold]{escape(row.name)}[/]", _what(row, others), *_taken(row, estimates, gpus))
+        table.add_row(_branch(lead, mark, row.name, width // 2 - 4), _what(row, others), *_taken(row, estimates, gpus))
         below = children.get(row.name, [])
         deeper = lead if top else lead + ("  " if last else "│ ")
         for number, child in enumerate(below):
@@ -97,9 +96,17 @@ def tree(steps: Sequence[Step], estimates: Mapping[str, Estimate], width: int) -
 
     for row in children.get(None, []):
         add(row, "", True, True)
-    longest = max((Text.from_markup(str(cell)).cell_len for cell in table.columns[0].cells), default=0)
-    table.columns[0].min_width = min(longest, width // 2)
     return table
+
+
+def _branch(lead: str, mark: str, name: str, room: int) -> Text:
+    """The name at its place in the tree, in several lines where it is longer than there is room."""
+    room = max(8, room - len(lead) - len(mark))
+    text = Text(no_wrap=True)
+    for at in range(0, len(name), room):
+        text.append(f"{lead}{mark}" if not at else f"\n{lead}{' ' * len(mark)}")
+        text.append(name[at : at + room], style="bold")
+    return text
 
 
 def _parent(row: Row, lines: Sequence[Row]) -> str | None:
@@ -120,10 +127,12 @@ def _what(row: Row, others: Sequence[str]) -> str:
     if len(row.steps) == 1:
         told = f"[yellow]run:[/] {escape(todo[0].why)}" if todo else "[dim]cached[/]"
     else:
-        cached = len(row.steps) - len(todo)
-        parts = [f"{cached} cached"] if cached else []
-        parts += [f"[yellow]{len(todo)} run[/]: {_reasons(todo)}"] if todo else []
-        told = f"{len(row.steps)} instances: {', '.join(parts)}"
+        cached, count = len(row.steps) - len(todo), f"{len(row.steps)} instances"
+        told = f"{count} [dim]cached[/]"
+        if todo and cached:
+            told = f"{count}: {cached} cached, {len(todo)} [yellow]run:[/] {_reasons(todo)}"
+        elif todo:
+            told = f"{count} [yellow]run:[/] {_reasons(todo)}"
     if others:
         told += f" [dim]← {escape(', '.join(others) if len(others) <= GATHERED else f'{len(others)} more')}[/]"
     return told
