@@ -50,7 +50,7 @@ def ahead(
     config: FinetuneConfig, inputs: Mapping[str, Facts], execution: Execution, computer: Computer, before: Facts | None
 ) -> Cost:
     """From the task's files and the checkpoint's size."""
-    device, source = device_of(execution, computer), inputs.get("checkpoint") or inputs.get("pretrain") or {}
+    device, source = device_of(execution, computer), inputs.get("checkpoint") or {}
     found = source.get("model") or config.model
     model = None if found is None else model_config(found)
     weights = int(source.get("parameters") or (arithmetic.approximate_parameters(model) if model else 0))
@@ -87,7 +87,7 @@ def ahead_of_evaluation(
 ) -> Cost:
     """A forward pass over the split."""
     device = device_of(execution, computer)
-    weights = int(inputs["checkpoint" if "checkpoint" in inputs else "finetune"].get("parameters") or 0)
+    weights = int(inputs["checkpoint"].get("parameters") or 0)
     return Cost(
         amount=2.0 * max(weights, 1) * _tokens(config.data, config.split, before),
         speed=HEADWAY * SPEED[device] * (1 if device == "cuda" else computer.cpus),

@@ -71,9 +71,8 @@ def ahead(
     mean = float(data.get("mean_length") or FULL * length)
     model = sized(config.model, inputs, int(data.get("vocab_size") or USUAL_VOCABULARY))
     tokens = config.steps * config.global_batch * mean
-    kept = execution.keep_checkpoints + len(getattr(config, "milestones", ()))
-    every = getattr(config, "milestone_every", None)
-    kept += config.steps // every if every else 0
+    kept = execution.keep_checkpoints + len(config.milestones)
+    kept += config.steps // config.milestone_every if config.milestone_every else 0
     weights = int(_source(inputs).get("parameters") or 0) if model is None else arithmetic.approximate_parameters(model)
     work = 6.0 * weights if model is None else arithmetic.operations_per_token(model, mean)
     taught = inputs.get("teacher")

@@ -31,8 +31,8 @@ def run(config: EvaluateConfig, build: Build) -> Outcome:
     """
     world = join(build.execution)
     precision = resolve(config.precision, world.device)
-    path = build.inputs["finetune"]
-    loaded = checkpoint.load(path)
+    path = build.inputs["checkpoint"]
+    loaded = checkpoint.load_input(build, path)
     meaning = loaded.task
     if meaning is None:
         raise UsageError(f"{path} was pretrained, not fine-tuned (it names no task); run `cloze finetune` on it first")
