@@ -20,6 +20,7 @@ from flows.graph import stages
 from flows.graph.config import RunConfig
 from flows.graph.nodes import Node, select, with_what_follows
 from pipeline.core import artifact, fingerprints, storage
+from pipeline.core.artifact import Manifest
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execute import Result, execute
@@ -48,7 +49,7 @@ class Step:
     cached: bool
     why: str
     last_seconds: float | None
-    before: artifact.Manifest | None = None
+    before: Manifest | None = None
 
     @property
     def name(self) -> str:
