@@ -116,7 +116,10 @@ def _step(
 ) -> Step:
     stage, before = stages.stage(node.stage), _manifest(directory / node.name)
     inputs, prints = _inputs(node, steps, outside)
-    fingerprint, parents = stage.lineage(node.config, prints)
+    try:
+        fingerprint, parents = stage.lineage(node.config, prints)
+    except DataError as error:
+        raise DataError(f"{node.name}: {error}") from error
     place = str(directory / f"{node.name}-{fingerprint[:12]}")
     made = _manifest(Path(place))
     why = ""
@@ -145,7 +148,10 @@ def _inputs(node: Node, steps: Mapping[str, Step], outside: dict[str, str]) -> t
     for role, origin in node.inputs.items():
         if origin.node is None:
             if origin.path not in outside:
-                outside[origin.path] = fingerprints.input_fingerprint(origin.path)
+                try:
+                    outside[origin.path] = fingerprints.input_fingerprint(origin.path)
+                except DataError as error:
+                    raise DataError(f"{node.section}.{role}: {error}") from error
             paths[role], prints[role] = origin.path, outside[origin.path]
             continue
         source = steps[origin.node]

@@ -22,7 +22,7 @@ from pipeline.core.humanize import duration, size
 
 MOST_LINES = 40  # of nodes by themselves; in larger graphs instances share lines
 ROUGH = "~"  # before what nobody has measured
-GATHERED = 3  # further inputs that are named; of more, how many
+MOST_NAMED = 24  # letters of further inputs that are named; of more, how many there are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,8 @@ def _what(row: Row, others: Sequence[str]) -> str:
         elif todo:
             told = f"{count} [yellow]run:[/] {_reasons(todo)}"
     if others:
-        told += f" [dim]← {escape(', '.join(others) if len(others) <= GATHERED else f'{len(others)} more')}[/]"
+        names = ", ".join(others)
+        told += f" [dim]← {escape(names if len(names) <= MOST_NAMED else f'{len(others)} more')}[/]"
     return told
 
 

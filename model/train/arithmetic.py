@@ -58,8 +58,8 @@ def operations_per_token(model: ModelConfig, length: float) -> float:
     Six a weight of the matrices (Kaplan et al., "Scaling Laws for Neural Language Models", 2020, section 2.1), 12 L D a layer for
     attention's scores and sums, and the logits of the positions that are predicted.
     """
-    layers = model.num_hidden_layers
-    attention = 12.0 * length * model.hidden_size
     predicted = 1.0 if "lm" in model.heads else MASK_SHARE
-    own = layers * (6.0 * model.layer_weights + attention) + 6.0 * predicted * model.vocab_size * model.word_width
-    return own + sum(operations_per_token(other, length) for other in model.beside)
+    layers = sum(
+        one.num_hidden_layers * (6.0 * one.layer_weights + 12.0 * length * one.hidden_size) for one in (model, *model.beside)
+    )
+    return layers + 6.0 * predicted * model.vocab_size * model.word_width

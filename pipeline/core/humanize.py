@@ -37,7 +37,8 @@ def duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     if hours < 72:
         return f"{hours} h {minutes:02d} min"
-    return f"{hours / 24:.0f} days"
+    days = hours / 24
+    return f"{days:.0f} days" if days < 1000 else f"{days / 365:.0f} years"
 
 
 def size(count: float) -> str:
