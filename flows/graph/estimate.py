@@ -74,7 +74,11 @@ def estimates(steps: Sequence[Step], runs: Path) -> dict[str, Estimate]:
         before = None if step.before is None else facts_of(step.before)
         try:
             cost = None if costs is None else costs.ahead(step.node.config, inputs, step.node.execution, computer, before)
-        except (DataError, KeyError, ArithmeticError):  # of an input nothing is known; running the stage will tell what is wrong
+        except (
+            DataError,
+            KeyError,
+            ArithmeticError,
+        ):  # of an input nothing is known; running the stage will tell what is wrong
             cost = None
         if costs is None or cost is None:
             found[step.name] = Estimate(seconds=step.last_seconds, basis=None if step.last_seconds is None else "scaled")
@@ -147,7 +151,9 @@ class Measured:
 
 def _distance(pace: Pace, cost: Cost) -> float:
     """In size first of all, then in the amount of work."""
-    return 2 * abs(math.log(max(pace.size, 1.0) / max(cost.size, 1.0))) + abs(math.log(max(pace.amount, 1.0) / max(cost.amount, 1.0)))
+    return 2 * abs(math.log(max(pace.size, 1.0) / max(cost.size, 1.0))) + abs(
+        math.log(max(pace.amount, 1.0) / max(cost.amount, 1.0))
+    )
 
 
 def _changed(place: Path) -> float:
@@ -226,7 +232,9 @@ def last_time(directory: Path) -> dict[str, Any] | None:
         made = [
             (node["estimate"]["seconds"], node["ended"] - node["started"])
             for node in (content or {}).get("nodes", {}).values()
-            if node["state"] == record.FINISHED and (node.get("estimate") or {}).get("seconds") is not None and "started" in node
+            if node["state"] == record.FINISHED
+            and (node.get("estimate") or {}).get("seconds") is not None
+            and "started" in node
         ]
         if made:
             expected, took = (sum(values) for values in zip(*made, strict=True))

@@ -87,7 +87,9 @@ def tree(steps: Sequence[Step], estimates: Mapping[str, Estimate], width: int) -
 
     def add(row: Row, lead: str, last: bool, top: bool) -> None:
         mark = "" if top else "└ " if last else "├ "
-        others = [name for name in row.inputs if name != parents[row.name] and name not in above.get(parents[row.name] or "", ())]
+        others = [
+            name for name in row.inputs if name != parents[row.name] and name not in above.get(parents[row.name] or "", ())
+        ]
         table.add_row(_branch(lead, mark, row.name, width // 2 - 4), _what(row, others), *_taken(row, estimates, gpus))
         below = children.get(row.name, [])
         deeper = lead if top else lead + ("  " if last else "│ ")
@@ -190,7 +192,11 @@ def show(
     parts.append(f"{size(disk)} of disk, at most {size(memory)} of memory a node")
     out.print("; ".join(parts) + ".")
     bases = {basis: sum(one.basis == basis for one in found) for basis in ("measured", "scaled", "rough")}
-    told = {"measured": "as measured here", "scaled": "scaled from measured runs", "rough": f"rough ({ROUGH}): nothing like it was measured yet"}
+    told = {
+        "measured": "as measured here",
+        "scaled": "scaled from measured runs",
+        "rough": f"rough ({ROUGH}): nothing like it was measured yet",
+    }
     out.print("[dim]Times: " + ", ".join(f"{count} {told[basis]}" for basis, count in bases.items() if count) + ".[/]")
     if last is not None:
         side = "longer" if last["off"] >= 0 else "shorter"
