@@ -21,6 +21,7 @@ from flows.graph import begun, estimate, overrides, plan, record, retries, sched
 from flows.graph import config as configs
 from flows.tracking.spool import Spool, tracking_uri
 from flows.views import terminal
+from flows.views.instances import MOST_LINES
 from flows.views.live import StageDisplay, live_lines
 from pipeline.core.errors import ClozeError, Stopped
 from pipeline.core.execute import Result
@@ -195,7 +196,8 @@ class Session:
         self.results[step.name] = result
         headline = dict(result.manifest.summary.get("metrics") or {})
         self.record.node(step.name, record.CACHED if result.cached else record.FINISHED, metrics=headline, error=None)
-        self.screen.print(terminal.done_line(result, step.name))
+        if not result.cached or len(self.steps) <= MOST_LINES:
+            self.screen.print(terminal.done_line(result, step.name))
         return result
 
     def _made(self, step: plan.Step, attempt: int) -> Result:

@@ -46,7 +46,7 @@ def start(session: Session, *, prefect: bool, as_json: bool) -> None:
     else:
         results = run_with_prefect(session)
     session.screen.print()
-    session.screen.print(terminal.result_table(results))
+    session.screen.print(terminal.result_table(results, {step.name: step.node.section for step in session.steps}))
     for result in results.values():
         if result.manifest.summary.get("report"):
             session.screen.print(f"\nreport: {Path(result.artifact) / result.manifest.summary['report']}")

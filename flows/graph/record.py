@@ -6,7 +6,7 @@
                                        holds is of a run that was killed
 
     {"id", "run", "state", "pid", "host", "started", "ended", "error", "parameters", "config", "prefect",
-     "nodes": {name: {"stage", "state", "why", "artifact", "after", "started", "ended", "done", "total", "unit", "figures",
+     "nodes": {name: {"stage", "section", "state", "why", "artifact", "after", "started", "ended", "done", "total", "unit", "figures",
                       "seconds_left", "error", "attempt", "estimate"}}}
 
 Times are Unix seconds.
@@ -72,6 +72,7 @@ class RunRecord:
             "nodes": {
                 step.name: {
                     "stage": step.node.stage,
+                    "section": step.node.section,
                     "state": WAITING,
                     "why": step.why,
                     "artifact": step.artifact,

@@ -17,10 +17,10 @@ from rich.text import Text
 
 from flows.graph.estimate import Estimate
 from flows.graph.plan import Step
+from flows.views.instances import MOST_LINES
 from flows.views.terminal import table_of
 from pipeline.core.humanize import duration, size
 
-MOST_LINES = 40  # of nodes by themselves; in larger graphs instances share lines
 ROUGH = "~"  # before what nobody has measured
 MOST_NAMED = 24  # letters of further inputs that are named; of more, how many there are
 
