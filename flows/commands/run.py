@@ -45,6 +45,7 @@ def start(session: Session, *, prefect: bool, as_json: bool) -> None:
             session.screen.print("Nothing to do: every node is made.")
     else:
         results = run_with_prefect(session)
+    results = {step.name: results[step.name] for step in session.steps if step.name in results}  # made in any order
     session.screen.print()
     session.screen.print(terminal.result_table(results, {step.name: step.node.section for step in session.steps}))
     for result in results.values():

@@ -10,7 +10,7 @@ import yaml
 
 from flows.graph import stages
 from flows.report import plots
-from flows.report.gathered import REPLICATES, Gathered, Score, by_group, curves
+from flows.report.gathered import REPLICATES, Gathered, Score, by_group, curves, lower_is_better, scores_of
 from flows.views.graph_picture import NodePicture, graph_svg
 from pipeline.core.humanize import duration, si
 from pipeline.core.pages import templates_in
@@ -129,21 +129,21 @@ def _table(section: str, members: Sequence[Gathered]) -> dict[str, Any]:
     for group, same in groups.items():
         each = {_replicate(node): next(iter(node.scores.values())) for node in same}
         rows.append((group, [each.get(seed) for seed in seeds] if len(seeds) > 1 else [], _means(same, metrics)))
+    first = {group: means[0].mean for group, _, means in rows if means[0] is not None}
+    name = metrics[0].replace("_", " ")
+    best = (min if lower_is_better(metrics[0]) else max)(first, key=lambda group: first[group]) if len(first) > 1 else None
     return {
         "section": section,
-        "first": metrics[0].replace("_", " "),
+        "first": name,
         "seeds": seeds if len(seeds) > 1 else [],
         "metrics": [metric.replace("_", " ") for metric in metrics],
         "rows": rows,
-        "plot": plots.bars({group: means[0].mean for group, _, means in rows if means[0]}, metrics[0].replace("_", " "))
-        if len(rows) > 1
-        else "",
+        "best": best,
+        "plot": plots.bars(first, name) if len(rows) > 1 else "",
     }
 
 
 def _means(nodes: Sequence[Gathered], metrics: Sequence[str]) -> list[Score | None]:
-    from flows.report.gathered import scores_of
-
     found = scores_of(nodes)
     return [found.get(metric) for metric in metrics]
 

@@ -79,9 +79,13 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
                     axes.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8)
                 axes.plot(steps, smooth(values), color=colour, linewidth=1.6, label=name if number < MOST_NAMED else None)
             if curve.heldout and single:
-                axes.plot(*zip(*curve.heldout, strict=True), color=ORANGE, marker="o", markersize=3.5, linewidth=1.4, label="held-out")
+                axes.plot(
+                    *zip(*curve.heldout, strict=True), color=ORANGE, marker="o", markersize=3.5, linewidth=1.4, label="held-out"
+                )
             elif curve.heldout:
-                axes.plot(*zip(*curve.heldout, strict=True), color=colour, marker="o", markersize=2.5, linestyle=":", linewidth=1.4)
+                axes.plot(
+                    *zip(*curve.heldout, strict=True), color=colour, marker="o", markersize=2.5, linestyle=":", linewidth=1.4
+                )
         if entropy is not None:
             label = f"unigram entropy of the targets ({entropy:.2f})"
             axes.axhline(entropy, color=RED, linestyle="--", linewidth=1.1, label=label)
