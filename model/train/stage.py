@@ -55,4 +55,5 @@ STAGE = Stage(
     outputs=("checkpoint",),
     headline=headline,
     costs=COSTS,
+    compared=("heldout_loss", "heldout_accuracy", "heldout_perplexity", "loss", "tokens_per_second"),
 )

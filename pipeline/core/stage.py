@@ -91,6 +91,7 @@ class Stage:
         outputs: the keys of its summary that hold paths relative to the artifact.
         headline: a short line for the terminal, from its summary: the figures that say most about the result.
         costs: what it will take, by arithmetic; None: nobody has said it.
+        compared: the keys of its summary, or of what these hold, by which runs are compared; numbers in them.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Stage:
     outputs: tuple[str, ...] = ()
     headline: Callable[[Mapping[str, Any]], str] = no_headline
     costs: Costs | None = None
+    compared: tuple[str, ...] = ()
 
     def fingerprint(self, config: StageConfig, parents: Mapping[str, str]) -> str:
         """Args: parents: the fingerprints of the input artifacts by name."""

@@ -153,4 +153,5 @@ STAGE = Stage(
     worker="pipeline",
     headline=headline,
     costs=COSTS,
+    compared=("documents", "bytes", "words"),
 )

@@ -184,4 +184,5 @@ STAGE = Stage(
     worker="pipeline",
     headline=headline,
     costs=COSTS,
+    compared=("rows", "tokens", "padding_share"),
 )

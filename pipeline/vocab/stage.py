@@ -223,4 +223,5 @@ STAGE = Stage(
     worker="pipeline",
     headline=lambda summary: f"{summary['size']:,} pieces",
     costs=COSTS,
+    compared=("size", "fertility"),
 )

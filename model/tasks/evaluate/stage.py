@@ -30,4 +30,5 @@ STAGE = Stage(
     outputs=("predictions",),
     headline=lambda summary: figures(summary["metrics"]),
     costs=EVALUATE_COSTS,
+    compared=("metrics",),
 )

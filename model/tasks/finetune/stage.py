@@ -38,4 +38,5 @@ STAGE = Stage(
     outputs=("checkpoint", "predictions"),
     headline=lambda summary: figures(summary["metrics"]),
     costs=FINETUNE_COSTS,
+    compared=("metrics",),
 )

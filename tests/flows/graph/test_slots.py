@@ -100,9 +100,9 @@ def test_all_or_none_and_given_back_after_a_failure() -> None:
 def test_who_waits_can_be_stopped_and_waiting_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "PATIENCE_SECONDS", 0.0)
     told: list[int] = []
-    with taken(Demand(gpus=1)), pytest.raises(KeyboardInterrupt):
-        with slots.taken(Demand(gpus=1), ONE_GPU, "mine", "b", lambda: len(told) > 0, lambda: told.append(1)):
-            raise AssertionError("two have it")
+    second = slots.taken(Demand(gpus=1), ONE_GPU, "mine", "b", lambda: len(told) > 0, lambda: told.append(1))
+    with taken(Demand(gpus=1)), pytest.raises(KeyboardInterrupt), second:
+        raise AssertionError("two have it")
     assert told == [1]
 
 
