@@ -100,7 +100,7 @@ def _seconds(step: Step, cost: Cost, costs: Costs, before: Facts | None, measure
     if before is not None and own is not None and own.kind == cost.kind:
         known: tuple[Pace, float] | None = (own, max(0.0, float(before["seconds"]) - own.seconds))
         if abs(own.amount - cost.amount) <= SAME * own.amount:
-            return float(before["seconds"]), "measured"
+            return max(float(before["seconds"]), own.seconds), "measured"  # an artifact tells the seconds of its last try alone
     elif before is not None and own is None:  # its stage does not say how fast it was
         return float(before["seconds"]), "measured" if step.forced else "scaled"
     else:

@@ -123,7 +123,7 @@ def afterwards(facts: Facts) -> Pace | None:
         work = arithmetic.operations_per_token(model, float(facts["tokens"]) / max(1, int(facts["rows"])))
     seconds = tokens / float(speed) if speed else without_start(facts["seconds"], START[kind])
     width = int(facts.get("world_size") or 1) if kind == "cuda" else 1
-    return Pace(amount=work * tokens, seconds=min(seconds, float(facts["seconds"])), width=width, kind=kind, size=weights)
+    return Pace(amount=work * tokens, seconds=seconds, width=width, kind=kind, size=weights)
 
 
 COSTS = Costs(ahead=ahead, afterwards=afterwards)

@@ -58,7 +58,10 @@ def test_presets_with_text_name_files_that_are_there(name: str) -> None:
 def test_without_text_one_sentence_says_how_to_give_it(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         configs.load(name)
-    assert str(caught.value) == "corpus.sources is missing; give it: --set corpus.sources='[{kind: wikipedia, path: DUMP.xml.bz2}]'"
+    assert (
+        str(caught.value)
+        == "corpus.sources is missing; give it: --set corpus.sources='[{kind: wikipedia, path: DUMP.xml.bz2}]'"
+    )
 
 
 @pytest.mark.parametrize(("name", "model"), [("bert-base", (12, 768)), ("bert-large-two-phase", (24, 1024))])
@@ -88,7 +91,15 @@ def test_a_changed_second_phase_leaves_the_first_alone(tmp_path: Path, monkeypat
 def test_roberta_albert_and_electra_have_their_papers_numbers() -> None:
     roberta, albert, electra = (load(name).nodes for name in ("roberta-base", "albert-base", "electra-small"))
     said = ("steps", "global_batch", "learning_rate", "warmup_steps")
-    assert values(roberta["pretrain"], *said, "betas", "clip", "dynamic") == [500_000, 8192, 6e-4, 24_000, (0.9, 0.98), 0.0, True]
+    assert values(roberta["pretrain"], *said, "betas", "clip", "dynamic") == [
+        500_000,
+        8192,
+        6e-4,
+        24_000,
+        (0.9, 0.98),
+        0.0,
+        True,
+    ]
     assert values(roberta["vocab"], "kind", "size") == ["bpe", 50265]
     assert values(roberta["dataset"], "pairing", "length", "copies") == ["full", 512, 1]
     assert values(albert["pretrain"], *said) == [125_000, 4096, 5e-4, 3125]
@@ -103,7 +114,11 @@ def test_modernbert_goes_through_three_phases_of_as_many_tokens_a_step() -> None
     phases = [nodes[name] for name in ("pretrain", "pretrain@context", "pretrain@decay")]
     assert [inputs(node).get("continue") for node in phases] == [None, "pretrain", "pretrain@context"]
     assert [inputs(node)["dataset"] for node in phases] == ["dataset", "dataset@8192", "dataset@8192"]
-    assert [values(node, "schedule", "learning_rate") for node in phases] == [["constant", 8e-4], ["constant", 3e-4], ["sqrt", 3e-4]]
+    assert [values(node, "schedule", "learning_rate") for node in phases] == [
+        ["constant", 8e-4],
+        ["constant", 3e-4],
+        ["sqrt", 3e-4],
+    ]
     lengths = {name: nodes[name].config.length for name in ("dataset", "dataset@8192")}  # type: ignore[attr-defined]
     assert lengths == {"dataset": 1024, "dataset@8192": 8192}
     assert len({node.config.global_batch * lengths[inputs(node)["dataset"]] for node in phases}) == 1  # type: ignore[attr-defined]
@@ -111,7 +126,9 @@ def test_modernbert_goes_through_three_phases_of_as_many_tokens_a_step() -> None
 
 
 def test_domain_adaptation_has_scibert_s_three_ways() -> None:
-    nodes = load("domain-adaptation", "pretrain.checkpoint=a/b", "vocab.import_path=a/b", "vocab@extended.extend_path=a/b").nodes
+    nodes = load(
+        "domain-adaptation", "pretrain.checkpoint=a/b", "vocab.import_path=a/b", "vocab@extended.extend_path=a/b"
+    ).nodes
     ways = {name: inputs(node) for name, node in nodes.items() if node.stage == "pretrain"}
     assert ways == {
         "pretrain": {"checkpoint": "a/b", "dataset": "dataset"},
@@ -132,7 +149,9 @@ def test_glue_is_each_task_with_each_seed() -> None:
     nodes = load("glue", "finetune.data=GLUE/{task}", "evaluate.data=GLUE/{task}").nodes
     tuned = {name: values(node, "task", "seed", "data") for name, node in nodes.items() if node.stage == "finetune"}
     assert tuned == {
-        f"finetune@{task}-{seed}": [task, seed, data] for task, data in (("sst2", "GLUE/sst2"), ("package", None)) for seed in (1, 2, 3)
+        f"finetune@{task}-{seed}": [task, seed, data]
+        for task, data in (("sst2", "GLUE/sst2"), ("package", None))
+        for seed in (1, 2, 3)
     }
     for name, node in nodes.items():
         if node.stage == "evaluate":
@@ -168,7 +187,9 @@ def test_table_5_differs_in_its_examples_and_its_last_rows_in_the_model() -> Non
         "bert": "pretrain@bert", "no-nsp": "pretrain@no-nsp", "ltr": "pretrain@ltr", "ltr-bilstm": "pretrain@ltr",
     }  # fmt: skip
     assert [row for row, node in tuned.items() if values(node, "bilstm")[0]] == ["ltr-bilstm"]
-    assert {row: inputs(node)["checkpoint"] for row, node in _rows(nodes, "evaluate").items()} == {row: f"finetune@{row}" for row in tuned}
+    assert {row: inputs(node)["checkpoint"] for row, node in _rows(nodes, "evaluate").items()} == {
+        row: f"finetune@{row}" for row in tuned
+    }
     assert not any(node.config.warnings() for node in data.values())  # type: ignore[attr-defined]
 
 
@@ -176,7 +197,9 @@ def test_table_6_differs_in_the_model_s_size_alone() -> None:
     """Devlin et al. 2019, table 6; widths are a sixth of the paper's."""
     trained = _rows(load("ablation-table6").nodes, "pretrain")
     sizes = {
-        row: values(node, "model")[0].model_dump(include={"num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"})
+        row: values(node, "model")[0].model_dump(
+            include={"num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"}
+        )
         for row, node in trained.items()
     }
     assert list(sizes) == ["3-768-12", "6-768-3", "6-768-12", "12-768-12", "12-1024-16", "24-1024-16"]
@@ -211,18 +234,26 @@ def test_bert_is_the_same_in_both_tables() -> None:
 
 def test_decays_branch_from_kept_steps_of_one_trunk() -> None:
     nodes = load("decay-branches").nodes
-    assert {name: (inputs(node)["continue"], *values(node, "steps", "schedule")) for name, node in nodes.items() if "@" in name} == {
-        f"pretrain@decay-{at}": (f"pretrain/checkpoints/step-{at:08d}", at // 5, "sqrt") for at in (1000, 2000, 4000)
-    }
+    assert {
+        name: (inputs(node)["continue"], *values(node, "steps", "schedule")) for name, node in nodes.items() if "@" in name
+    } == {f"pretrain@decay-{at}": (f"pretrain/checkpoints/step-{at:08d}", at // 5, "sqrt") for at in (1000, 2000, 4000)}
     assert values(nodes["pretrain"], "schedule", "milestones") == ["constant", (1000, 2000, 4000)]
 
 
-TINY = ["run.share=true", "run.device=cpu", "run.engine=torch", "run.zero=0", "run.processes=1", "run.workers=1", "run.checkpoint_every=0"]
+TINY = [
+    "run.share=true",
+    "run.device=cpu",
+    "run.engine=torch",
+    "run.zero=0",
+    "run.processes=1",
+    "run.workers=1",
+    "run.checkpoint_every=0",
+]
 
 
 def run(tmp_path: Path, name: str, *settings: str) -> dict[str, Any]:
     """What `cloze run` tells of a tiny version of the preset."""
-    given = [SOURCES if name in WITHOUT_TEXT or name != "glue" else "corpus.heldout_fraction=0.2", "corpus.heldout_fraction=0.2", *TINY, *settings]
+    given = [SOURCES, "corpus.heldout_fraction=0.2", *TINY, *settings]
     options = [part for setting in given for part in ("--set", setting)]
     command = [sys.executable, "-c", "from flows.cli import entry; entry()", "run", name, "--no-prefect", "--json", *options]
     environment = {**os.environ, "CLOZE_RUNS": str(tmp_path / "runs"), "CLOZE_SLOTS": str(tmp_path / "slots")}
@@ -257,7 +288,9 @@ def run(tmp_path: Path, name: str, *settings: str) -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
-def test_a_tiny_version_runs_through_all_its_phases(tmp_path: Path, name: str, settings: list[str], steps: dict[str, int]) -> None:
+def test_a_tiny_version_runs_through_all_its_phases(
+    tmp_path: Path, name: str, settings: list[str], steps: dict[str, int]
+) -> None:
     made = run(tmp_path, name, *settings)
     assert {node: made[node]["steps"] for node in steps} == steps
     assert set(made["report"]["scores"]) >= {"pretrain"}
@@ -268,11 +301,18 @@ def test_a_tiny_version_runs_through_all_its_phases(tmp_path: Path, name: str, s
 @pytest.mark.soak
 @pytest.mark.timeout(1500)
 def test_a_tiny_domain_adaptation_goes_three_ways(tmp_path: Path) -> None:
-    small = ["vocab.size=500", "dataset.length=32", "dataset.copies=1", "dataset.shards=1", "pretrain.steps=4", "pretrain.global_batch=4"]
+    small = [
+        "vocab.size=500",
+        "dataset.length=32",
+        "dataset.copies=1",
+        "dataset.shards=1",
+        "pretrain.steps=4",
+        "pretrain.global_batch=4",
+    ]
     small += ["pretrain.warmup_steps=1"]
     general = run(tmp_path, "bert-base", *small, "name=general", "dataset@512=false", "pretrain@512=false", "pretrain.schedule_steps=null",
                   "pretrain.model=bert-tiny", "pretrain.dataset=dataset")  # fmt: skip
-    path = f"{general['pretrain']['artifact']}/{general['pretrain']['checkpoint']}" if "/" not in general["pretrain"]["checkpoint"][:1] else general["pretrain"]["checkpoint"]
+    path = general["pretrain"]["checkpoint"]
     settings = [
         *(one for one in small if "vocab" not in one), "dataset@scratch-512.length=64", f"pretrain.checkpoint={path}", f"vocab.import_path={path}/tokenizer",
         f"vocab@extended.extend_path={path}/tokenizer", "vocab@extended.add=20", "vocab@scratch.size=400", "pretrain@scratch.model=bert-tiny",
