@@ -143,8 +143,7 @@ def test_disk_grows_with_what_is_kept_and_memory_with_the_model(place: Path) -> 
     assert few["pretrain"].disk_bytes == 12 * weights * 3
     assert many["pretrain"].disk_bytes == 12 * weights * 8
     large = planned(place, "pretrain.model=bert-base")[1]["pretrain"]
-    assert large.memory_bytes and few["pretrain"].memory_bytes
-    assert large.memory_bytes > few["pretrain"].memory_bytes + 16 * 80_000_000
+    assert (large.memory_bytes or 0) > (few["pretrain"].memory_bytes or 0) + 16 * 80_000_000
 
 
 def test_a_gpu_is_asked_for_where_there_is_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +158,7 @@ def test_a_gpu_is_asked_for_where_there_is_one(place: Path, monkeypatch: pytest.
     on_cpu = planned(place, "run.device=cpu", "pretrain.model=bert-base", "pretrain.steps=100000", "pretrain.global_batch=256")[
         1
     ]
-    assert on_cpu["pretrain"].seconds and found["pretrain"].seconds
-    assert on_cpu["pretrain"].seconds > 50 * found["pretrain"].seconds
+    assert (on_cpu["pretrain"].seconds or 0) > 50 * (found["pretrain"].seconds or 1e9)
 
 
 @pytest.mark.parametrize(
@@ -232,9 +230,7 @@ def test_how_far_it_was_off_is_told_of_the_last_start_that_made_something(toy_co
 
 
 def test_a_graph_of_500_nodes_plans_in_two_seconds_and_runs_cached_in_twenty(place: Path) -> None:
-    (place / "toy.yaml").write_text(
-        CONFIG.replace("finetune: {", "finetune: {matrix: {seed: [%s]}, " % ", ".join(map(str, range(248))))
-    )
+    (place / "toy.yaml").write_text(CONFIG.replace("finetune: {", f"finetune: {{matrix: {{seed: {list(range(248))}}}, "))
     steps, _ = planned(place)
     assert len(steps) > 500
     made(steps)
