@@ -191,13 +191,15 @@ def show(
     disk, memory = sum(one.disk_bytes or 0 for one in found), max((one.memory_bytes or 0 for one in found), default=0)
     parts.append(f"{size(disk)} of disk, at most {size(memory)} of memory a node")
     out.print("; ".join(parts) + ".")
+    unknown = sum(one.seconds is None for one in found)
     bases = {basis: sum(one.basis == basis for one in found) for basis in ("measured", "scaled", "rough")}
     told = {
         "measured": "as measured here",
         "scaled": "scaled from measured runs",
         "rough": f"rough ({ROUGH}): nothing like it was measured yet",
     }
-    out.print("[dim]Times: " + ", ".join(f"{count} {told[basis]}" for basis, count in bases.items() if count) + ".[/]")
+    parts = [f"{count} {told[basis]}" for basis, count in bases.items() if count]
+    out.print(f"[dim]Times: {', '.join([*parts, *([f'{unknown} not known'] if unknown else [])])}.[/]")
     if last is not None:
         side = "longer" if last["off"] >= 0 else "shorter"
         out.print(
