@@ -185,6 +185,17 @@ def read(runs: Path, name: str) -> dict[str, Any]:
     return record
 
 
+def dead(runs: Path) -> list[str]:
+    """The names of runs whose newest record says that they go on, and whose lease nobody holds."""
+    found = []
+    for directory in directories(runs):
+        for path in records_in(directory)[-1:]:
+            with suppress(OSError, ValueError):
+                if json.loads(path.read_text(encoding="utf-8"))["state"] == RUNNING and not is_held(str(directory)):
+                    found.append(directory.name)
+    return found
+
+
 def mark_dead(runs: Path) -> list[str]:
     """Write into the records of runs that were killed that they are no more; their names."""
     marked = []

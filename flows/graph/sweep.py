@@ -38,18 +38,20 @@ class Owner:
     alive: bool
 
 
-def sweep(runs: Path, api: str | None = None) -> list[str]:
+def sweep(runs: Path, api: str | None = None, *, mark: bool = True) -> list[str]:
     """Mark what is dead; a sentence for each.
 
     Args:
         api: the URL of a Prefect server's API; without it only our own records are looked at.
+        mark: or only tell what is dead.
 
     Raises:
         Exception: the server does not answer.
     """
     owners = _owners(runs) if api is not None else {}
-    mended = [f"run {name}: its process is gone; marked crashed" for name in record.mark_dead(runs)]
-    return [*mended, *_flow_runs(api, owners)] if api is not None else mended
+    dead = record.mark_dead(runs) if mark else record.dead(runs)
+    told = [f"run {name}: its process is gone{'; marked crashed' if mark else ''}" for name in dead]
+    return [*told, *_flow_runs(api, owners, mark)] if api is not None else told
 
 
 def _owners(runs: Path) -> dict[str, Owner]:
@@ -66,14 +68,21 @@ def _owners(runs: Path) -> dict[str, Owner]:
     return found
 
 
-def _flow_runs(api: str, owners: Mapping[str, Owner]) -> list[str]:
+def _flow_runs(api: str, owners: Mapping[str, Owner], mark: bool) -> list[str]:
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     here = urlsplit(api).hostname in ("127.0.0.1", "localhost", "::1")
     with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
         flow_runs = under_way(client)
-        return [told for flow_run in flow_runs if (told := _mark(client, flow_run, owners.get(str(flow_run.id)), here))]
+        dead = [
+            (found, why)
+            for found in flow_runs
+            if (why := death(found, owners.get(str(found.id)), here, datetime.now(timezone.utc)))
+        ]
+        if not mark:
+            return [f"flow run {flow_run.name}: {why}" for flow_run, why in dead]
+        return [told for flow_run, why in dead if (told := _mark(client, flow_run, why))]
 
 
 def under_way(client: SyncPrefectClient) -> list[FlowRun]:
@@ -86,16 +95,13 @@ def under_way(client: SyncPrefectClient) -> list[FlowRun]:
     return client.read_flow_runs(flow_run_filter=wanted, limit=200)
 
 
-def _mark(client: SyncPrefectClient, flow_run: FlowRun, owner: Owner | None, here: bool) -> str | None:
-    """Give a dead flow run its end; what was said of it, None if it lives or cannot be judged."""
+def _mark(client: SyncPrefectClient, flow_run: FlowRun, why: str) -> str | None:
+    """Give a dead flow run its end; what is told of it, None if it has gone on meanwhile."""
     from prefect.states import Cancelled, Crashed
 
-    why = death(flow_run, owner, here, datetime.now(timezone.utc))
-    if why is None or flow_run.state is None:
-        return None
     newest = client.read_flow_run(flow_run.id)
-    if newest.state is None or newest.state.id != flow_run.state.id:
-        return None  # it has gone on meanwhile
+    if newest.state is None or flow_run.state is None or newest.state.id != flow_run.state.id:
+        return None
     end: State[Any] = Cancelled(message=why) if flow_run.state.is_cancelling() else Crashed(message=why)
     client.set_flow_run_state(flow_run.id, end, force=True)  # which gives its deployment's slot back
     return f"flow run {flow_run.name}: {why}; marked {end.name}"
@@ -115,7 +121,7 @@ def death(flow_run: FlowRun, owner: Owner | None, here: bool, now: datetime) -> 
     if pid.isdigit() and (here if owner is None else owner.host == socket.gethostname()):
         return None if _serves(int(pid), str(flow_run.id)) else f"its process {pid} is gone"
     if owner is not None and owner.host == socket.gethostname():  # started from a terminal
-        return None if owner.alive else f"its process {owner.pid} is gone"
+        return None if owner.alive or psutil.pid_exists(owner.pid) else f"its process {owner.pid} is gone"
     if state.is_pending() and not pid and now - state.timestamp > timedelta(minutes=PENDING_MINUTES):
         return f"it was taken {PENDING_MINUTES:.0f} minutes ago, and no process was started for it"
     return None

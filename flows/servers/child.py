@@ -143,11 +143,13 @@ class Child:
 
 
 def answers(url: str) -> bool:
-    """Whether a GET of `url` succeeds."""
+    """Whether a server answers a GET of `url`, be it that it wants to know who asks."""
     try:
         with urllib.request.urlopen(url, timeout=2) as response:
             return bool(response.status == 200)
-    except (urllib.error.URLError, OSError, ValueError):
+    except urllib.error.HTTPError as error:
+        return error.code in (401, 403)
+    except (OSError, ValueError):
         return False
 
 

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.graph import plan
-from flows.servers import ports, state
+from flows.servers import ports, processes, state
 from flows.servers.deployments import PREFECT_YAML
-from flows.servers.services import services
+from flows.servers.services import grace_seconds, mlflow_elsewhere, services
 from flows.servers.supervisor import Supervisor
 from flows.views import terminal
 from pipeline.core import lock
@@ -58,7 +58,14 @@ def serve(prefect: int | None, mlflow: int | None, page: int | None, as_json: bo
 
 
 def _supervise(runs: Path, asked: Mapping[str, int | None], screen: Console, as_json: bool) -> None:
+    _end_leftovers(runs, screen)
     usual = {"prefect": PREFECT_PORT, "mlflow": MLFLOW_PORT, "page": PAGE_PORT}
+    if elsewhere := mlflow_elsewhere(runs):
+        del usual["mlflow"]
+        if asked["mlflow"] is not None:
+            raise UsageError(
+                f"--mlflow-port {asked['mlflow']}: runs record to {elsewhere}; unset MLFLOW_TRACKING_URI for a server here"
+            )
     chosen: dict[str, int] = {}
     for name in sorted(usual, key=lambda name: asked[name] is None):  # those that were asked for come first
         chosen[name] = ports.choose(usual[name], asked[name], f"--{name}-port", chosen.values())
@@ -70,10 +77,18 @@ def _supervise(runs: Path, asked: Mapping[str, int | None], screen: Console, as_
     screen.print("starting Prefect, MLflow and the page of runs …")
     Supervisor(
         runs,
-        services(runs, **chosen),
+        services(runs, prefect=chosen["prefect"], mlflow=chosen.get("mlflow"), page=chosen["page"]),
         tell=lambda line: screen.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(line)}", soft_wrap=True),
         up=up,
     ).run()
+
+
+def _end_leftovers(runs: Path, screen: Console) -> None:
+    """What a supervisor that was killed has left: servers that hold ports, and flows of its worker, which save their checkpoints."""
+    left = {*processes.recorded(state.read(runs).get("services", {})), *processes.marked(state.directory(runs))}
+    if left:
+        screen.print(f"ending {len(left)} processes that an earlier `cloze ui` left behind …")
+        processes.end(left, grace_seconds())
 
 
 def _attach(runs: Path, asked: Mapping[str, int | None], screen: Console, as_json: bool) -> None:
@@ -85,10 +100,10 @@ def _attach(runs: Path, asked: Mapping[str, int | None], screen: Console, as_jso
     if not now:
         raise UsageError(f"the `cloze ui` of {runs} has just ended; run it again")
     for name, port in asked.items():
-        running = now["services"][name]["port"]
+        running = now["services"].get(name, {}).get("port")
         if port is not None and port != running:
             raise UsageError(
-                f"--{name}-port {port}: these servers run already, with {running}, in process {now['pid']}; end that one first"
+                f"--{name}-port {port}: these servers run already, with {running or 'none'}, in process {now['pid']}; end that one first"
             )
     show(now, screen, as_json)
     screen.print(f"They run in process {now['pid']}, which ends them at Ctrl-C.")
@@ -98,8 +113,9 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
     """The addresses and the deployments, and what is not up; with `as_json` as an object on standard output, too."""
     titles = {"page": "Runs", "prefect": "Prefect", "mlflow": "MLflow"}
     for name in ADDRESSES:
-        service = now["services"][name]
-        mark = "" if service["state"] == "up" else f"   [yellow]{service['state']}[/], see {escape(service['log'])}"
+        service = now["services"].get(name)
+        fine = service is None or service["state"] == "up"
+        mark = "" if fine else f"   [yellow]{service['state']}[/], see {escape(service['log'])}"
         screen.print(f"{titles[name]:<9}{now[name]}{mark}", soft_wrap=True)
     worker = now["services"]["worker"]
     if worker["state"] != "up":

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from flows.servers import processes, state
 from flows.servers.hosts import names, origins
@@ -56,9 +57,9 @@ def grace_seconds() -> float:
     return float(Execution().grace_seconds) + GRACE_MARGIN
 
 
-def services(runs: Path, *, prefect: int, mlflow: int, page: int) -> tuple[Service, ...]:
-    """All of them, in the order of their start; they are ended the other way round."""
-    return (
+def services(runs: Path, *, prefect: int, mlflow: int | None, page: int) -> tuple[Service, ...]:
+    """All of them, in the order of their start; they are ended the other way round. Without a port for it, MLflow's is elsewhere."""
+    ours = (
         Service(
             name="page",
             title="this page",
@@ -78,10 +79,10 @@ def services(runs: Path, *, prefect: int, mlflow: int, page: int) -> tuple[Servi
         Service(
             name="mlflow",
             title="MLflow",
-            module=mlflow_module(runs, mlflow),
+            module=mlflow_module(runs, mlflow or 0),
             port=mlflow,
-            address=address(mlflow),
-            health=f"{address(mlflow)}/health",
+            address=address(mlflow or 0),
+            health=f"{address(mlflow or 0)}/health",
         ),
         Service(
             name="worker",
@@ -101,6 +102,19 @@ def services(runs: Path, *, prefect: int, mlflow: int, page: int) -> tuple[Servi
             grace=grace_seconds(),
         ),
     )
+    return tuple(service for service in ours if service.name != "mlflow" or mlflow is not None)
+
+
+def mlflow_elsewhere(runs: Path) -> str | None:
+    """The address of the MLflow server that runs record to already; None: they write to a store, and a server for it is ours to start."""
+    uri = tracking_uri(runs)
+    return without_user(uri.rstrip("/")) if uri.startswith(("http://", "https://")) else None
+
+
+def without_user(url: str) -> str:
+    """The URL without the user and the password that it may hold."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def mlflow_module(runs: Path, port: int) -> tuple[str, ...]:
@@ -124,6 +138,8 @@ def environment(runs: Path, prefect_port: int) -> dict[str, str]:
         "PREFECT_HOME": os.environ.get("PREFECT_HOME") or str(place / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "CLOZE_HOME": str(home.resolve()),  # where deployed flows run
+        # Prefect's SQLite is one server's alone, in WAL; who waits for a writer on a busy machine waits a minute, not ten seconds
+        "PREFECT_SERVER_DATABASE_TIMEOUT": os.environ.get("PREFECT_SERVER_DATABASE_TIMEOUT") or "60",
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # else MLflow keeps nine more processes, for evaluations that we do not start

@@ -18,7 +18,7 @@ from typing import Any
 from flows.graph import sweep
 from flows.servers import deployments, processes, state
 from flows.servers.child import Child
-from flows.servers.services import Service, environment, grace_seconds
+from flows.servers.services import Service, environment, grace_seconds, mlflow_elsewhere
 from pipeline.core.errors import ClozeError
 
 TICK_SECONDS = 0.2
@@ -57,7 +57,6 @@ class Supervisor:
         os.environ.update(self.environment)  # before Prefect is imported here
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
-            self._end_leftovers()
             threads = [threading.Thread(target=work, daemon=True) for work in (self._look, self._deploy, self._sweep)]
             for thread in threads:
                 thread.start()
@@ -108,6 +107,7 @@ class Supervisor:
             "pid": os.getpid(),
             "started": processes.started(os.getpid()),
             "state": self.state,
+            "mlflow": mlflow_elsewhere(self.runs),
             **{name: child.service.address for name, child in self.children.items() if child.service.address},
             "api": self.api,
             "deployments": self.deployments,
@@ -120,13 +120,6 @@ class Supervisor:
         if repr(content) != self._written:
             state.write(self.runs, content)
             self._written = repr(content)
-
-    def _end_leftovers(self) -> None:
-        """What a supervisor that was killed has left: its ports and its runs' processes."""
-        left = {*processes.recorded(state.read(self.runs).get("services", {})), *processes.marked(self.directory)}
-        if left:
-            self.tell(f"ending {len(left)} processes that an earlier `cloze ui` left behind …")
-            processes.end(left, grace_seconds())
 
     def _look(self) -> None:
         rarely = 0.0

@@ -8,13 +8,17 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from flows.graph import record, slots
 from flows.servers import state
 from flows.servers.page import files
+from flows.tracking import links
 from flows.views.graph_picture import NodePicture, graph_svg
+from pipeline.core.artifact import MANIFEST
+from pipeline.core.claim import BUILDING
 from pipeline.core.humanize import duration, short, si
 
 HEADLINES = 3  # figures of a node in a line
@@ -224,6 +228,20 @@ def _lines(key: str, value: Any) -> list[tuple[str, str]]:
 
 def _mlflow(runs: Path, artifact: Path, addresses: Mapping[str, Any]) -> str | None:
     """The address of the node's run on MLflow's pages."""
+    server = addresses.get("mlflow")
+    for name in (MANIFEST, BUILDING) if server else ():
+        with suppress(OSError):
+            build = _build(artifact / name, (artifact / name).stat().st_mtime_ns)
+            return links.page(runs / ".tracking", build, str(server)) if build else None
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _build(path: Path, changed: int) -> str | None:
+    """The build id that a manifest or a claim holds; it names the node's run in MLflow."""
+    with suppress(OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return str(content["build"]) if isinstance(content, Mapping) and content.get("build") else None
     return None
 
 

@@ -16,6 +16,7 @@ import uvicorn
 
 from flows.servers import state
 from flows.servers.page.app import application
+from flows.tracking import links
 from pipeline.core import lock
 
 EVIL = '<script>alert("x")</script>'
@@ -212,6 +213,20 @@ def test_nothing_else_is_handed_out(site: Site, tmp_path: Path) -> None:
         status, _, body = site.get(f"/files/{name}")
         assert (status, "root" in body, "TOKEN" in body) == (404, False, False), name
     assert site.get("/runs/..%2f..")[0] == site.get("/runs/..")[0] == site.get("/runs/nobody")[0] == 404
+
+
+def test_a_node_leads_to_its_run_in_mlflow_and_the_run_to_prefect(site: Site) -> None:
+    artifact = write_run(site.runs, "linked", prefect="11-22")
+    (site.runs / ".tracking").mkdir(exist_ok=True)
+    (artifact / "manifest.json").write_text(json.dumps({"build": "ours"}))
+    links.remember(site.runs / ".tracking", "ours", "7", "abc")
+    with lock.locked(str(state.directory(site.runs))):
+        state.write(
+            site.runs, {"state": "up", "mlflow": "http://127.0.0.1:5001", "prefect": "http://127.0.0.1:4201", "services": {}}
+        )
+        _, _, page = site.get("/runs/linked")
+    assert '<a href="http://127.0.0.1:5001/#/experiments/7/runs/abc">MLflow</a>' in page
+    assert '<a href="http://127.0.0.1:4201/runs/flow-run/11-22">' in page
 
 
 def test_servers_and_their_health_are_shown(site: Site) -> None:
