@@ -63,7 +63,7 @@ def _meant(what: str, runs: Path) -> list[Path]:
         place
         for name in ([run] if run else sorted(_names(runs)))
         for known, places in _nodes(runs / name).items()
-        if known == node or known.partition("@")[0] == node
+        if known == node or known.partition("@")[0] == node or ("@" in node and known.startswith(f"{node}-"))
         for place in places
     ]
 

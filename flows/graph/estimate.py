@@ -20,12 +20,13 @@ from flows.graph import record, slots, stages
 from flows.graph.plan import Step
 from pipeline.core import artifact
 from pipeline.core.cost import Computer, Cost, Costs, Facts, Pace, facts_of
-from pipeline.core.errors import DataError
+from pipeline.core.errors import ClozeError
 
 Basis = Literal["measured", "scaled", "rough"]
 LOOKED_AT = 16  # of a stage's newest artifacts
 SAME = 0.02  # work that differs by less is the same
 NEAR = 4.0  # times as large or small: beyond it the speed of another model says little
+FAULTS = (ClozeError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)  # no estimate is worth a run
 FAR = 10.0  # times as much work: a short run's speed says little of a long one's
 
 
@@ -69,30 +70,35 @@ def estimates(steps: Sequence[Step], runs: Path) -> dict[str, Estimate]:
         if step.cached:
             found[step.name] = NOTHING
             continue
-        costs = stages.stage(step.node.stage).costs
         inputs = {role: facts.get(path) or _facts_at(path) for role, path in step.inputs.items()}
-        before = None if step.before is None else facts_of(step.before)
         try:
-            cost = None if costs is None else costs.ahead(step.node.config, inputs, step.node.execution, computer, before)
-        except (
-            DataError,
-            KeyError,
-            ArithmeticError,
-        ):  # of an input nothing is known; running the stage will tell what is wrong
-            cost = None
-        if costs is None or cost is None:
-            found[step.name] = Estimate(seconds=step.last_seconds, basis=None if step.last_seconds is None else "scaled")
-            continue
-        facts[step.artifact] = cost.makes
-        seconds, basis = _seconds(step, cost, costs, before, measured)
-        found[step.name] = Estimate(
-            seconds=round(seconds, 1),
-            disk_bytes=cost.disk_bytes,
-            memory_bytes=cost.memory_bytes,
-            gpu_memory_bytes=cost.gpu_memory_bytes,
-            basis=basis,
-        )
+            found[step.name], facts[step.artifact] = _estimate(step, inputs, computer, measured)
+        except FAULTS:  # something is odd about what it reads or what was made before: running the stage will tell
+            found[step.name] = _last(step)
     return found
+
+
+def _estimate(step: Step, inputs: Mapping[str, Facts], computer: Computer, measured: Measured) -> tuple[Estimate, Facts]:
+    """What a step will take, and the facts of what it will make."""
+    costs = stages.stage(step.node.stage).costs
+    if costs is None:
+        return _last(step), {}
+    before = None if step.before is None else facts_of(step.before)
+    cost = costs.ahead(step.node.config, inputs, step.node.execution, computer, before)
+    seconds, basis = _seconds(step, cost, costs, before, measured)
+    told = Estimate(
+        seconds=round(seconds, 1),
+        disk_bytes=cost.disk_bytes,
+        memory_bytes=cost.memory_bytes,
+        gpu_memory_bytes=cost.gpu_memory_bytes,
+        basis=basis,
+    )
+    return told, cost.makes
+
+
+def _last(step: Step) -> Estimate:
+    """What the node took the last time, whatever changed since then."""
+    return Estimate(seconds=step.last_seconds, basis=None if step.last_seconds is None else "scaled")
 
 
 def _seconds(step: Step, cost: Cost, costs: Costs, before: Facts | None, measured: Measured) -> tuple[float, Basis]:
@@ -131,7 +137,7 @@ class Measured:
 
     def _read(self, stage: str, costs: Costs) -> Iterable[tuple[Pace, float]]:
         for place in self._newest(stage):
-            with suppress(DataError, KeyError, TypeError, ValueError):
+            with suppress(*FAULTS):
                 facts = facts_of(artifact.read_manifest(str(place)))
                 pace = costs.afterwards(facts)
                 if pace is not None and pace.amount > 0:
@@ -172,7 +178,7 @@ def _facts_at(path: str) -> Facts:
     """What is known of an input that is there: an artifact, or a part of one; of anything else nothing."""
     place = Path(path)
     for found in (place, *list(place.parents)[:3]):
-        with suppress(DataError, OSError):
+        with suppress(ClozeError, OSError):
             return _facts_of_artifact(str(found), (found / artifact.MANIFEST).stat().st_mtime)
     return {}
 

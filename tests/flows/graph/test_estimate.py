@@ -136,6 +136,14 @@ def test_a_short_run_does_not_speak_for_a_long_one(place: Path) -> None:
     assert found.seconds < 1000 * 50
 
 
+def test_an_artifact_that_tells_nothing_costs_the_estimate_and_nothing_else(place: Path) -> None:
+    steps, _ = planned(place)
+    made(steps, pretrain={"parameters": None}, corpus={"bytes": "odd"})
+    _, found = planned(place, "pretrain.steps=300", "corpus.heldout_fraction=0.1")
+    assert found["pretrain"].seconds == 50.0
+    assert found["corpus"].seconds == 5.0
+
+
 def test_disk_grows_with_what_is_kept_and_memory_with_the_model(place: Path) -> None:
     _, few = planned(place)
     _, many = planned(place, "run.keep_checkpoints=5", "pretrain.milestones=[10, 20]")
