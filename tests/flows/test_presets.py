@@ -251,10 +251,10 @@ TINY = [
 ]
 
 
-def run(tmp_path: Path, name: str, *settings: str) -> dict[str, Any]:
+def run(tmp_path: Path, name: str, *settings: str, only: tuple[str, ...] = ()) -> dict[str, Any]:
     """What `cloze run` tells of a tiny version of the preset."""
     given = [SOURCES, "corpus.heldout_fraction=0.2", *TINY, *settings]
-    options = [part for setting in given for part in ("--set", setting)]
+    options = [part for setting in given for part in ("--set", setting)] + [part for node in only for part in ("--only", node)]
     command = [sys.executable, "-c", "from flows.cli import entry; entry()", "run", name, "--no-prefect", "--json", *options]
     environment = {**os.environ, "CLOZE_RUNS": str(tmp_path / "runs"), "CLOZE_SLOTS": str(tmp_path / "slots")}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200, env=environment)
@@ -310,8 +310,8 @@ def test_a_tiny_domain_adaptation_goes_three_ways(tmp_path: Path) -> None:
         "pretrain.global_batch=4",
     ]
     small += ["pretrain.warmup_steps=1"]
-    general = run(tmp_path, "bert-base", *small, "name=general", "dataset@512=false", "pretrain@512=false", "pretrain.schedule_steps=null",
-                  "pretrain.model=bert-tiny", "pretrain.dataset=dataset")  # fmt: skip
+    before = ("name=general", "pretrain.schedule_steps=null", "pretrain.model=bert-tiny")
+    general = run(tmp_path, "bert-base", *small, *before, only=("corpus", "vocab", "dataset", "pretrain"))
     path = general["pretrain"]["checkpoint"]
     settings = [
         *(one for one in small if "vocab" not in one), "dataset@scratch-512.length=64", f"pretrain.checkpoint={path}", f"vocab.import_path={path}/tokenizer",
