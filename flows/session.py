@@ -41,7 +41,9 @@ class RunParameters(BaseModel):
     overrides: dict[str, Any] = Field(
         default_factory=dict, description="Config values by dotted key, such as pretrain.steps: 200, or nested"
     )
-    start_from: Nodes = Field(description="Run these nodes and all that need them, whatever is there; patterns such as finetune@*")
+    start_from: Nodes = Field(
+        description="Run these nodes and all that need them, whatever is there; patterns such as finetune@*"
+    )
     only: Nodes = Field(description="Run these nodes alone; their inputs must be there")
     force: Nodes = Field(description="Run these nodes again, whatever is there")
 

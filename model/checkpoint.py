@@ -17,10 +17,11 @@ No pickle is ever read: weights travel as safetensors.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
@@ -30,7 +31,8 @@ from safetensors import SafetensorError
 
 from model.families.config import ModelConfig
 from model.families.presets import parse_model
-from pipeline.core import artifact, storage
+from pipeline.core import artifact, checkpoints, storage
+from pipeline.core.checkpoints import COMPLETE, is_checkpoint
 from pipeline.core.errors import DataError, UsageError
 from pipeline.dataset.schema import DatasetInfo
 from pipeline.tokenizer.special import SpecialTokens
@@ -39,12 +41,11 @@ if TYPE_CHECKING:
     from pipeline.tokenizer.tokenizer import Tokenizer
 
 FORMAT = 1
-COMPLETE = "checkpoint.json"
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer"
 TRAINING = "training"
-STEPS = "checkpoints"  # below a pretrain artifact: one step-XXXXXXXX a checkpoint
+HOLD_TRIES = 5
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _DTYPES = {  # as the safetensors format names them
     torch.float64: "F64",
@@ -74,12 +75,7 @@ class Loaded:
     dataset: DatasetInfo | None
     step: int
     tokenizer: str
-    state: dict[str, torch.Tensor] = field(repr=False)  # parameter name -> fp32 tensor on the CPU
-
-
-def step_name(step: int) -> str:
-    """`step-00000200`: names sort as their steps do."""
-    return f"step-{step:08d}"
+    state: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)  # parameter name -> fp32 tensor on the CPU
 
 
 def save_weights(
@@ -128,11 +124,6 @@ def complete(directory: str) -> None:
     storage.write_bytes(storage.join(directory, COMPLETE), _json({"format": FORMAT, "files": files}))
 
 
-def is_checkpoint(path: str) -> bool:
-    """Whether `path` is a complete checkpoint directory (its bytes are not looked at)."""
-    return storage.exists(storage.join(path, COMPLETE))
-
-
 def verify(directory: str, *, training: bool = True) -> None:
     """Compare every file of a complete checkpoint with its recorded size and sha256.
 
@@ -170,10 +161,19 @@ def load(path: str) -> Loaded:
     """Read the checkpoint at `path` (anything that `resolve` accepts) after verifying its files, but for those of `resume`.
 
     Raises:
-        DataError: there is none, or a file of it is damaged.
+        DataError: there is none, a file of it is damaged, or the training that made it has removed it.
     """
-    directory = resolve(path)
-    verify(directory, training=False)
+    with held(path) as directory:
+        verify(directory, training=False)
+        return replace(described(directory), state=read_tensors(storage.join(directory, WEIGHTS)))
+
+
+def described(directory: str) -> Loaded:
+    """What the complete checkpoint at `directory` says of itself: all but its weights, which are left empty.
+
+    Raises:
+        DataError: its config.json is missing or damaged.
+    """
     name = storage.join(directory, CONFIG)
     try:
         content = json.loads(storage.read_text(name))
@@ -190,8 +190,26 @@ def load(path: str) -> Loaded:
         dataset=dataset,
         step=step,
         tokenizer=storage.join(directory, TOKENIZER),
-        state=read_tensors(storage.join(directory, WEIGHTS)),
     )
+
+
+@contextlib.contextmanager
+def held(path: str) -> Iterator[str]:
+    """The checkpoint directory that `path` stands for (see `resolve`), which its training leaves alone inside the block.
+
+    Raises:
+        DataError: there is none, or its training has removed it.
+    """
+    with contextlib.ExitStack() as hold:
+        for attempt in range(HOLD_TRIES):
+            directory = resolve(path)
+            try:
+                hold.enter_context(checkpoints.held(directory))
+                break
+            except DataError:  # removed in between: of an unfinished training there is a newer one by now
+                if directory == path or attempt + 1 == HOLD_TRIES:
+                    raise
+        yield directory
 
 
 def resolve(path: str) -> str:
@@ -209,7 +227,7 @@ def resolve(path: str) -> str:
     if path.endswith(PICKLES):
         raise DataError(f"{path} is {_PICKLE}")
     if not storage.exists(path):
-        raise DataError(f"{path} does not exist; name a checkpoint, or an artifact of pretrain or finetune")
+        raise DataError(f"{path} does not exist; {_instead_of(path)}")
     if artifact.is_artifact(path):
         manifest = artifact.read_manifest(path)
         named = manifest.summary.get("checkpoint")
@@ -221,27 +239,36 @@ def resolve(path: str) -> str:
         if not is_checkpoint(directory):
             raise DataError(f"{directory} is incomplete or gone ({COMPLETE} is missing); make {path} again")
         return directory
-    candidates = complete_steps(path)
-    for directory in reversed(candidates):
-        try:
-            verify(directory)
-        except DataError as error:
-            log.warning("SKIPPING A DAMAGED CHECKPOINT: %s", error)
-            continue
-        return directory
+    return _newest(path)
+
+
+def _newest(path: str) -> str:
+    """The newest undamaged checkpoint of the unfinished training at `path`, which may go on meanwhile."""
+    candidates: list[str] = []
+    while (found := checkpoints.complete_steps(path)) != candidates:
+        candidates = found
+        for directory in reversed(candidates):
+            try:
+                with checkpoints.held(directory):
+                    verify(directory)
+            except DataError as error:
+                if is_checkpoint(directory):
+                    log.warning("SKIPPING A DAMAGED CHECKPOINT: %s", error)
+                continue
+            return directory
     if candidates:
         raise DataError(f"{path} has {len(candidates)} checkpoints, all of them damaged; start again in another directory")
     raise DataError(f"{path} holds no complete checkpoint; {_what_it_is(path)}")
 
 
-def complete_steps(path: str) -> list[str]:
-    """The complete checkpoint directories below an (unfinished) pretrain artifact, oldest first; their bytes are not read."""
-    steps = storage.join(path, STEPS)
-    if not storage.is_dir(steps):
-        return []
-    names = {name.split("/", 1)[0] for name in storage.list_files(steps) if name.endswith("/" + COMPLETE)}
-    found = (storage.join(steps, name) for name in sorted(names) if name.startswith("step-"))
-    return [directory for directory in found if is_checkpoint(directory)]
+def _instead_of(path: str) -> str:
+    """What to name in place of a path that leads nowhere."""
+    steps, _, name = path.rstrip("/").rpartition("/")
+    kept = checkpoints.complete_steps(steps.removesuffix(f"/{checkpoints.STEPS}"))
+    if checkpoints.step_of(name) < 0 or not steps.endswith(f"/{checkpoints.STEPS}") or not kept:
+        return "name a checkpoint, or an artifact of pretrain or finetune"
+    there = ", ".join(str(checkpoints.step_of(directory)) for directory in kept)
+    return f"the training keeps those of step {there}: name one, or have this one kept (milestones) and train again"
 
 
 def _what_it_is(path: str) -> str:

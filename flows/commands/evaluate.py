@@ -11,7 +11,7 @@ from flows.commands.stage_command import Given, StageCommand, run_stage
     cls=StageCommand,
     stage="evaluate",
     inputs={
-        "finetune": ("--checkpoint", "A finetune artifact or its checkpoint."),
+        "checkpoint": ("--checkpoint", "A finetune artifact or its checkpoint."),
         "corpus": ("--corpus", "A corpus artifact, for tasks made from one."),
     },
 )

@@ -11,7 +11,7 @@ from flows.commands.stage_command import Given, StageCommand, run_stage
     cls=StageCommand,
     stage="finetune",
     inputs={
-        "pretrain": ("--checkpoint", "A pretrain artifact or a checkpoint directory."),
+        "checkpoint": ("--checkpoint", "A pretrain artifact or a checkpoint directory."),
         "corpus": ("--corpus", "A corpus artifact, for tasks made from one."),
         "vocab": ("--tokenizer", "The tokenizer of a model that starts from random weights."),
     },

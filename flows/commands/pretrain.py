@@ -13,7 +13,11 @@ from flows.commands.stage_command import Given, StageCommand, run_stage
     stage="pretrain",
     inputs={
         "dataset": ("--dataset", "A dataset artifact."),
-        "checkpoint": ("--checkpoint", "Go on from these weights: an imported or pretrained checkpoint."),
+        "checkpoint": ("--checkpoint", "Begin with these weights: an imported or pretrained checkpoint."),
+        "continue": (
+            "--continue",
+            "Go on as a new phase: a pretrain artifact, or a checkpoint in one, with its optimizer and step numbers.",
+        ),
         "teacher": ("--teacher", "What a distilbert learns from: a checkpoint or a Hugging Face directory."),
     },
     spelled={

@@ -43,7 +43,9 @@ def _resume_training(path: str, as_json: bool) -> None:
     if artifact.is_artifact(path):
         manifest = artifact.read_manifest(path)
         if manifest.stage not in ("pretrain", "finetune"):
-            raise DataError(f"{path} holds a {manifest.stage} artifact; resume takes the directory of a training, or a run's name")
+            raise DataError(
+                f"{path} holds a {manifest.stage} artifact; resume takes the directory of a training, or a run's name"
+            )
     job_file = storage.join(path, LOGS, JOB)
     if not storage.exists(job_file):
         raise DataError(

@@ -43,7 +43,9 @@ def cancel(runs: Path, name: str, told: Callable[[str], None] = lambda line: Non
         with suppress(ProcessLookupError):
             os.kill(found["pid"], signal.SIGKILL)  # the kernel kills the ranks with it
         if not _ended(directory, PATIENCE_SECONDS):
-            raise DataError(f"{directory} is still held by process {found['pid']}, which cannot be killed; look at `cloze doctor`")
+            raise DataError(
+                f"{directory} is still held by process {found['pid']}, which cannot be killed; look at `cloze doctor`"
+            )
         record.mark_dead(runs)
     return record.read(runs, name)
 

@@ -45,7 +45,9 @@ class RunConfig:
         _check_sections(values)
         self.name = str(values.get(NAME) or name)
         if not _RUN_NAME.fullmatch(self.name):
-            raise UsageError(f"name ({self.name!r}) must be a directory's name: letters, digits, '.', '_', '-', not beginning with '.' or '_'")
+            raise UsageError(
+                f"name ({self.name!r}) must be a directory's name: letters, digits, '.', '_', '-', not beginning with '.' or '_'"
+            )
         self.values = dict(values)
         self.tokenizer: str | None = values.get(TOKENIZER)
         run = _section(values, RUN)
@@ -72,7 +74,9 @@ def _check_sections(values: Mapping[str, Any]) -> None:
         if key not in known and stage_of(str(key)) is None:
             stage, at, label = str(key).partition("@")
             if at and stage in stages.TABLE:
-                raise UsageError(f"config section {key!r} has a label ({label!r}) that is no word; use letters, digits, '_' and '-'")
+                raise UsageError(
+                    f"config section {key!r} has a label ({label!r}) that is no word; use letters, digits, '_' and '-'"
+                )
             raise UsageError(f"unknown config section {key!r}; {did_you_mean(stage, known)}")
 
 

@@ -156,7 +156,9 @@ class _Ranks:
             raise KeyboardInterrupt
         if self.deadline is not None and time.monotonic() > self.deadline:
             minutes = self.build.execution.timeout_minutes
-            raise ClozeError(f"{self.job.stage} took longer than timeout_minutes ({minutes:g}) and was stopped; give it more, or run again to go on")
+            raise ClozeError(
+                f"{self.job.stage} took longer than timeout_minutes ({minutes:g}) and was stopped; give it more, or run again to go on"
+            )
 
     def _failure(self, rank: int) -> int:
         """The exit code of a rank that has failed: its process's, or the one it told, for it may hang after that. 0: none."""

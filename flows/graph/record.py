@@ -40,7 +40,9 @@ SECONDS = 1.0
 class RunRecord:
     """Writes the record of one start. Any thread may call it."""
 
-    def __init__(self, directory: Path, run: str, steps: Iterable[Step], parameters: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, directory: Path, run: str, steps: Iterable[Step], parameters: Mapping[str, Any], config: Mapping[str, Any]
+    ) -> None:
         """Args: directory: the run's; config: what the run can be made from again."""
         now = time.time()
         self.id = uuid.uuid4().hex
@@ -101,7 +103,9 @@ class RunRecord:
     def progress(self, name: str, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         """How far a node has come."""
         node = self.content["nodes"][name]
-        part = figures.get("step") if isinstance(figures.get("step"), str) else None  # of a stage in several parts, each has its own count
+        part = (
+            figures.get("step") if isinstance(figures.get("step"), str) else None
+        )  # of a stage in several parts, each has its own count
         if node.get("part") != part or "begun" not in node:
             node |= {"part": part, "begun": [time.time(), done]}
         told = {key: value for key, value in figures.items() if isinstance(value, (int, float, str))}
@@ -173,7 +177,11 @@ def mark_dead(runs: Path) -> list[str]:
                 for node in content["nodes"].values():
                     if node["state"] in (RUNNING, WAITING):
                         node["state"] = CRASHED if node["state"] == RUNNING else SKIPPED
-                content |= {"state": CRASHED, "ended": time.time(), "error": f"process {content['pid']} on {content['host']} is gone"}
+                content |= {
+                    "state": CRASHED,
+                    "ended": time.time(),
+                    "error": f"process {content['pid']} on {content['host']} is gone",
+                }
                 storage.write_bytes(str(path), json.dumps(content).encode())
                 marked.append(directory.name)
     return marked

@@ -97,7 +97,12 @@ class Graph:
                 yield self._node(section, values, axes, inputs)
 
     def _chosen(
-        self, section: Section, texts: Mapping[str, Any], axes: Mapping[str, Any], chosen: Mapping[str, Origin], spoken: set[str]
+        self,
+        section: Section,
+        texts: Mapping[str, Any],
+        axes: Mapping[str, Any],
+        chosen: Mapping[str, Origin],
+        spoken: set[str],
     ) -> Iterator[tuple[dict[str, Any], dict[str, Origin]]]:
         """All ways to choose an instance for each role whose axes fit together: the axes of all, and the inputs.
 
@@ -111,7 +116,9 @@ class Graph:
         role = next((role for role, text in texts.items() if "{" not in str(replaced(text, axes))), None)
         if role is None:
             role = next(iter(texts))
-            raise UsageError(f"{section.name}.{role} ({texts[role]!r}) speaks of an axis that this node has not; use {set(axes) or '{}'}")
+            raise UsageError(
+                f"{section.name}.{role} ({texts[role]!r}) speaks of an axis that this node has not; use {set(axes) or '{}'}"
+            )
         rest = {other: text for other, text in texts.items() if other != role}
         found = list(self._candidates(section, role, replaced(texts[role], axes, spoken.add)))
         if not found:
@@ -124,7 +131,9 @@ class Graph:
                 yield from self._chosen(section, rest, {**axes, **values}, {**chosen, role: origin}, spoken)
         if not fitting and not chosen:
             of = found[0][1].node
-            raise UsageError(f"no instance of {of} has the values {dict(axes)} of {section.name}'s matrix; name its axes otherwise")
+            raise UsageError(
+                f"no instance of {of} has the values {dict(axes)} of {section.name}'s matrix; name its axes otherwise"
+            )
 
     def _candidates(self, section: Section, role: str, text: Any) -> Iterator[tuple[Mapping[str, Any], Origin]]:
         """What may serve as an input: its place in the matrices, and where it comes from; none for an optional one that is not there."""

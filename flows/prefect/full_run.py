@@ -34,7 +34,9 @@ def pretraining(
         only: run this stage alone; its inputs must be there.
         force: run these stages again, whatever is there.
     """
-    parameters = RunParameters(config=config, overrides=overrides or {}, start_from=start_from or [], only=only or [], force=force or [])
+    parameters = RunParameters(
+        config=config, overrides=overrides or {}, start_from=start_from or [], only=only or [], force=force or []
+    )
     session = ACTIVE.get() or Session(parameters, run_id=flow_run.id)
     with session:
         for step in session.steps:

@@ -14,10 +14,9 @@ from flows.graph import plan, stages
 from flows.prefect.full_run import in_task
 from flows.session import RunParameters, Session, run_session
 from pipeline.core import fingerprints
+from pipeline.core.checkpoints import COMPLETE
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, UsageError
-
-CHECKPOINT_MARK = "checkpoint.json"
 
 
 def newest_checkpoint(run: Path) -> Path:
@@ -26,9 +25,7 @@ def newest_checkpoint(run: Path) -> Path:
     Raises:
         DataError: there is none yet.
     """
-    marks = sorted(
-        run.glob(f"pretrain-*/checkpoints/*/{CHECKPOINT_MARK}"), key=lambda mark: (mark.stat().st_mtime_ns, str(mark))
-    )
+    marks = sorted(run.glob(f"pretrain-*/checkpoints/*/{COMPLETE}"), key=lambda mark: (mark.stat().st_mtime_ns, str(mark)))
     if not marks:
         raise DataError(f"{run} has no checkpoint yet; start a pretraining with `cloze run`")
     return marks[-1].parent
@@ -59,15 +56,15 @@ class NightlySession(Session):
                 f"the config of run {self.config.name!r} has no section {lacking[0]}, which the night runs; add {lacking[0]}: {{…}}"
             )
         checkpoint = newest_checkpoint(self.directory)
-        inputs = {"pretrain": str(checkpoint)}
+        inputs = {"checkpoint": str(checkpoint)}
         corpus = next((step.artifact for step in self.steps if step.name == "corpus"), None)
         finetune = self._step("finetune", self.config.sections["finetune"], inputs, corpus, {})
         evaluate = self._step(
             "evaluate",
             self.config.sections["evaluate"],
-            {"finetune": finetune.artifact},
+            {"checkpoint": finetune.artifact},
             corpus,
-            {"finetune": finetune.fingerprint},
+            {"checkpoint": finetune.fingerprint},
         )
         self.steps = [finetune, evaluate]
 

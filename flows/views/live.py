@@ -95,9 +95,7 @@ class StageDisplay(Reporter):
     def __enter__(self) -> StageDisplay:
         if not self.screen.is_terminal:
             self.screen.print(f"{time.strftime('%H:%M:%S')} {self.name} …")
-        self._task = self._progress.add_task(
-            self.name, total=None, count="", unit="", note="starting", began=time.monotonic()
-        )
+        self._task = self._progress.add_task(self.name, total=None, count="", unit="", note="starting", began=time.monotonic())
         if self._own:
             self._progress.start()
         return self

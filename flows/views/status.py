@@ -13,7 +13,14 @@ from rich.markup import escape
 from flows.views.terminal import table_of
 from pipeline.core.humanize import duration, short, si
 
-STYLES = {"running": "bold cyan", "finished": "green", "cached": "dim", "failed": "bold red", "crashed": "bold red", "cancelled": "yellow"}
+STYLES = {
+    "running": "bold cyan",
+    "finished": "green",
+    "cached": "dim",
+    "failed": "bold red",
+    "crashed": "bold red",
+    "cancelled": "yellow",
+}
 FIGURES = 2  # shown of a running node
 WORDS = ("note", "step", "warning", "device", "precision", "engine")  # figures that are no measurements
 
@@ -37,7 +44,12 @@ def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
         done = sum(node["state"] in ("finished", "cached") for node in nodes.values())
         ended = found["ended"] or time.time()
         table.add_row(
-            name, state(found["state"]), f"{done}/{len(nodes)}", when(found["started"]), duration(ended - found["started"]), _now(nodes)
+            name,
+            state(found["state"]),
+            f"{done}/{len(nodes)}",
+            when(found["started"]),
+            duration(ended - found["started"]),
+            _now(nodes),
         )
     out.print(table)
 

@@ -25,4 +25,6 @@ def run(config: ExportConfig, build: Build) -> Outcome:
     return export(build)
 
 
-STAGE = Stage(name="export", version=VERSION, config=ExportConfig, run=run, inputs={"checkpoint": Input(required=True)}, worker="model")
+STAGE = Stage(
+    name="export", version=VERSION, config=ExportConfig, run=run, inputs={"checkpoint": Input(required=True)}, worker="model"
+)

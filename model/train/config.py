@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
@@ -29,7 +29,7 @@ class PretrainConfig(StageConfig):
     """A preset's name, or a section of model values (preset: NAME starts from one); without it the checkpoint's, or BERT-base."""
 
     steps: int = Field(default=1_000_000, ge=1)
-    """Optimizer steps."""
+    """Optimizer steps of this phase; their numbers go on from those of the training that it continues."""
 
     global_batch: int = Field(default=256, ge=1)
     """Sequences a step, over all processes and micro-batches."""
@@ -44,10 +44,13 @@ class PretrainConfig(StageConfig):
     """The peak; without it BERT-base's 1e-4, raised in proportion for models narrower than 768."""
 
     warmup_steps: int | None = Field(default=None, ge=0)
-    """Steps of linear rise from 0; without it 10,000, at most a tenth of the steps."""
+    """Steps of linear rise from 0, at the beginning of the schedule; without it 10,000, at most a tenth of the schedule's steps."""
 
     schedule: str = "linear"
     """How the learning rate falls after the warm-up: a name in the table of schedules."""
+
+    schedule_steps: int | None = Field(default=None, ge=1)
+    """Steps that the schedule spans, counted from the beginning of the first phase; without it the schedule is this phase's own."""
 
     betas: tuple[float, float] = (0.9, 0.999)
     """Adam's decay rates of the two moments."""
@@ -82,6 +85,12 @@ class PretrainConfig(StageConfig):
     log_every: Watching[int | None] = Field(default=None, ge=1)
     """Steps between log lines; without it a hundredth of the steps, at most 100."""
 
+    milestones: Watching[tuple[Annotated[int, Field(ge=1)], ...]] = ()
+    """Steps whose checkpoints are kept for good, for phases that branch from them and for evaluation; counted over all phases."""
+
+    milestone_every: Watching[int | None] = Field(default=None, ge=1)
+    """Keep the checkpoint of every so many steps for good, beside those of milestones."""
+
     max_skipped: Watching[int] = Field(default=10, ge=1)
     """Steps in a row that may be skipped for a gradient that is not finite before training gives up."""
 
@@ -112,9 +121,12 @@ class PretrainConfig(StageConfig):
         return value
 
     @model_validator(mode="after")
-    def _warmup_ends(self) -> PretrainConfig:
-        if self.warmup_steps is not None and self.warmup_steps > self.steps:
-            raise ValueError(f"warmup_steps ({self.warmup_steps}) is more than steps ({self.steps}); warm up for fewer steps")
+    def _schedule_ends(self) -> PretrainConfig:
+        name, spanned = ("steps", self.steps) if self.schedule_steps is None else ("schedule_steps", self.schedule_steps)
+        if spanned < self.steps:
+            raise ValueError(f"schedule_steps ({spanned}) is less than steps ({self.steps}); use {self.steps} or more")
+        if self.warmup_steps is not None and self.warmup_steps > spanned:
+            raise ValueError(f"warmup_steps ({self.warmup_steps}) is more than {name} ({spanned}); warm up for fewer steps")
         return self
 
     @classmethod
@@ -134,7 +146,9 @@ class PretrainConfig(StageConfig):
 
     @property
     def warmup(self) -> int:
-        return min(LONGEST_WARMUP, self.steps // WARMUP_SHARE) if self.warmup_steps is None else self.warmup_steps
+        """Steps of linear rise."""
+        spanned = self.schedule_steps or self.steps
+        return min(LONGEST_WARMUP, spanned // WARMUP_SHARE) if self.warmup_steps is None else self.warmup_steps
 
     @property
     def lines_every(self) -> int:

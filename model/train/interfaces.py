@@ -25,6 +25,7 @@ from model.data.batch import Batch
 from model.families.config import ModelConfig
 from model.train.engines import EngineChoice
 from model.train.precision import Precision
+from model.train.schedules import factor
 from pipeline.dataset.schema import DatasetInfo
 
 
@@ -55,10 +56,57 @@ class Work:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a training begins: a phase goes on after the steps of those before it.
+
+    Attributes:
+        step: steps that were done before.
+        sample: the number of its first sample in the order of its data; 0 unless the phase before read the same data.
+        updates: of these steps, those that changed the weights.
+        tokens: real tokens that were trained on before.
+        skipped: steps that were skipped before.
+    """
+
+    step: int = 0
+    sample: int = 0
+    updates: int = 0
+    tokens: int = 0
+    skipped: int = 0
+
+
+START = Position()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Milestones:
+    """The steps whose checkpoints are saved, whatever else is, and never pruned.
+
+    Attributes:
+        steps: such steps.
+        every: and all multiples of this one.
+    """
+
+    steps: frozenset[int] = frozenset()
+    every: int | None = None
+
+    def __contains__(self, step: int) -> bool:
+        return step in self.steps or bool(self.every and step > 0 and step % self.every == 0)
+
+    def within(self, first: int, last: int) -> int:
+        """How many there are after step `first`, up to step `last`."""
+        alone = sum(first < step <= last and not (self.every and step % self.every == 0) for step in self.steps)
+        return alone + (last // self.every - first // self.every if self.every else 0)
+
+
+NO_MILESTONES = Milestones()
+
+
 class Source(Protocol):
     """Which samples each step is made of: a pure function of the step, so that nothing of it is saved in a checkpoint.
 
-    Steps are counted from 0, and may hold different numbers of samples (the last batch of an epoch, a batch that grows).
+    Steps are counted from 0 over all phases, and may hold different numbers of samples (the last batch of an epoch, a batch that
+    grows).
     """
 
     def work(self, step: int, rank: int, world_size: int) -> Work:
@@ -66,7 +114,7 @@ class Source(Protocol):
         ...
 
     def samples(self, steps: int) -> int:
-        """How many samples the first `steps` steps hold together, over all ranks: where step `steps` begins."""
+        """The number of the sample that step `steps` begins with: of a first phase, how many the steps before it hold together."""
         ...
 
     def rows(self, step: int) -> dict[str, list[int]]:
@@ -168,12 +216,13 @@ class Recipe:
     """How hard and how long.
 
     Attributes:
-        steps: optimizer steps.
+        steps: optimizer steps, those of earlier phases included: the number of the last one.
         learning_rate: the peak.
         rate: parameter's name -> what its learning rate is multiplied with (layer-wise decay, a head's own rate).
         optimizer: a name in `model.train.optimizers.OPTIMIZERS`.
         schedule: after the warm-up; a name in `model.train.schedules.SCHEDULES`.
-        warmup: steps of linear rise.
+        span: the first step of the schedule (from 0), and how many it takes; None: all steps.
+        warmup: of these, steps of linear rise.
         weight_decay: decoupled, on matrices alone: not on biases and norms.
         clip: the gradient's greatest norm; 0: no clipping.
         seed: of dropout.
@@ -189,11 +238,17 @@ class Recipe:
     rate: Callable[[str], float] = everywhere
     optimizer: str = "adamw"
     schedule: str = "linear"
+    span: tuple[int, int] | None = None
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     weight_decay: float = 0.01
     clip: float = 1.0
     max_skipped: int = 10
+
+    def learning_rate_at(self, step: int) -> float:
+        """That of step `step` (from 0)."""
+        first, steps = self.span or (0, self.steps)
+        return self.learning_rate * factor(self.schedule, step - first, steps, self.warmup)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +265,9 @@ class Training:
         compiled: whether `trained` runs compiled; recorded, and the same after resuming.
         expected_first_loss: what untrained weights should give, nats; None: nothing can be said.
         log_every: steps between log lines; the first, the last and the measured steps always get one.
+        begun: where it begins; the source begins there too.
+        data: the fingerprint of what the source reads; a phase on the same goes on in its order.
+        milestones: whose checkpoints are kept for good.
         figures: told at the start, beside the loop's own.
     """
 
@@ -226,5 +284,8 @@ class Training:
     compiled: bool = False
     expected_first_loss: float | None = None
     log_every: int = 1
+    begun: Position = START
+    data: str = ""
+    milestones: Milestones = NO_MILESTONES
     notes: Sequence[str] = field(default_factory=tuple)
     figures: Mapping[str, Any] = field(default_factory=dict)

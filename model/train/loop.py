@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model import checkpoint
 from model.data.batch import move
 from model.data.prefetch import Prefetch
 from model.train import state
@@ -25,9 +24,8 @@ from model.train.distributed import StopRequest, World
 from model.train.engines.create import create
 from model.train.interfaces import Interrupted, Training
 from model.train.metrics import METRICS, SKIPPED, Lines, Window
-from model.train.schedules import factor
 from model.train.steps import Agreed, Asks, Prepared, agree, prepare
-from pipeline.core import artifact, random_keys, storage
+from pipeline.core import artifact, checkpoints, random_keys, storage
 from pipeline.core.errors import ClozeError, Stopped
 from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build
@@ -48,6 +46,7 @@ class Finished:
         progress: steps, tokens, skipped steps, the first loss, the best measurement.
         last: the last log line.
         checkpoint: the path of the last checkpoint, relative to `Training.path`.
+        milestones: step -> path of the checkpoint that is kept for good.
         session: speed and shares of the time, see `Clock.session`.
     """
 
@@ -55,6 +54,7 @@ class Finished:
     progress: state.Progress
     last: Mapping[str, Any]
     checkpoint: str
+    milestones: Mapping[str, str]
     session: Mapping[str, float | None]
 
 
@@ -103,6 +103,8 @@ class _Loop:
             engine=training.engine.name,
             zero=training.engine.zero,
             packages=artifact.package_versions(),
+            begun=training.begun,
+            data=training.data,
         )
         self.progress = state.Progress() if resumed is None else resumed.progress
         self.metrics = Lines(storage.join(training.path, METRICS), world)
@@ -129,8 +131,9 @@ class _Loop:
         progress, notes = self.progress, list(self.training.notes)
         if resumed is not None:
             self.engine.load_optimizer_state(resumed.optimizer, progress.updates)
-            self.window.restore(progress.window, self.world)
-            self._saved = progress.step
+            if resumed.own:
+                self.window.restore(progress.window, self.world)
+                self._saved = progress.step
             resumed.weights.clear()
             resumed.optimizer.clear()
         dropped = self.metrics.cut(progress.step - (progress.pending is not None))
@@ -138,10 +141,14 @@ class _Loop:
         if self.world.first:
             for line in self.metrics.read():  # a kill may have come between a line and its record
                 self.report.metrics(line)
-        if resumed is not None:
-            notes.append(f"going on from {checkpoint.STEPS}/{checkpoint.step_name(progress.step)}")
-        elif dropped:
-            notes.append(f"starting again from step 0: no checkpoint was finished, {dropped} log lines are dropped")
+        if resumed is not None and resumed.own:
+            notes.append(f"going on from {checkpoints.STEPS}/{checkpoints.step_name(progress.step)}")
+        elif resumed is not None:
+            notes.append(f"a new phase after step {progress.step} of {resumed.path}")
+        if dropped and (resumed is None or not resumed.own):
+            notes.append(
+                f"starting again from step {progress.step}: no checkpoint was finished, {dropped} log lines are dropped"
+            )
         for note in notes:
             self._note(note)
         engine = self.training.engine
@@ -176,17 +183,17 @@ class _Loop:
                 self.clock.step(agreed.tokens)
                 if line is not None:
                     self._finish_line({**line, **self.clock.line()})
-                every = self.execution.checkpoint_every
-                if every and progress.step % every == 0 and progress.step < self.recipe.steps:
+                if self._keeps(progress.step):
                     self._save()
         self._save()
         if self.world.first:
-            state.tidy(training.path)
+            state.tidy(training.path, training.milestones)
         return Finished(
             weights=self.engine.weights(),
             progress=progress,
             last=self.metrics.last() if self.world.first else {},
-            checkpoint=f"{checkpoint.STEPS}/{checkpoint.step_name(progress.step)}",
+            checkpoint=f"{checkpoints.STEPS}/{checkpoints.step_name(progress.step)}",
+            milestones=state.kept(training.path, training.milestones),
             session=self.clock.session(),
         )
 
@@ -199,7 +206,7 @@ class _Loop:
         for number, item in enumerate(work.micro_batches):
             torch.manual_seed(int(random_keys.derive(recipe.seed, _DROPOUT, step, item.first)))
             figures += self.engine.backward(move(item.batch, device), counts, last=number + 1 == len(work.micro_batches))
-        rate = recipe.learning_rate * factor(recipe.schedule, step, recipe.steps, recipe.warmup)
+        rate = recipe.learning_rate_at(step)
         norm = self.engine.step(rate)
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens
         self._unread.append(_Unread(step + 1, norm, figures, counts))
@@ -217,13 +224,22 @@ class _Loop:
             "skipped": progress.skipped,
         }
         self.window = Window(self.training.trained.names, device)
-        if progress.step == 1:
+        if progress.step == self.training.begun.step + 1:
             self._check_first_loss(line.get("loss"))
         return line
 
     def _logs(self, step: int) -> bool:
         """Whether step `step` (from 1) gets a log line: the first, the last and the measured ones always do."""
-        return step in (1, self.recipe.steps) or step % self.training.log_every == 0 or self._measures(step)
+        return (
+            step in (self.training.begun.step + 1, self.recipe.steps)
+            or step % self.training.log_every == 0
+            or self._measures(step)
+        )
+
+    def _keeps(self, step: int) -> bool:
+        """Whether step `step` (from 1) gets a checkpoint, by the number of steps; the last one always does."""
+        every = self.execution.checkpoint_every
+        return step < self.recipe.steps and (step in self.training.milestones or bool(every and step % every == 0))
 
     def _measures(self, step: int) -> bool:
         measure = self.training.measure
@@ -300,6 +316,7 @@ class _Loop:
             return
         with self.clock.aside("saving"):
             self.progress.window = self.window.state(self.world)
+            self.progress.samples = self.training.source.samples(self.progress.step)
             weights, optimizer = self.engine.weights(), self.engine.optimizer_state()
             self.metrics.sync()
             self.world.first_decides(lambda: self._write(weights, optimizer))
@@ -314,12 +331,13 @@ class _Loop:
             weights=weights,
             optimizer=optimizer,
             keep=self.execution.keep_checkpoints,
+            milestones=self.training.milestones,
         )
         return 0
 
     def _stop(self) -> None:
         self._save()
-        saved = storage.join(self.training.path, checkpoint.STEPS, checkpoint.step_name(self.progress.step))
+        saved = storage.join(self.training.path, checkpoints.STEPS, checkpoints.step_name(self.progress.step))
         raise Stopped(
             f"training was stopped after step {self.progress.step} of {self.recipe.steps}; {saved} is saved: run again to go on"
         )

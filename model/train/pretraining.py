@@ -38,11 +38,12 @@ def run(config: PretrainConfig, build: Build) -> Outcome:
 
 
 def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Outcome:
-    training, progress, last = setup.training, finished.progress, finished.last
-    build.counters["steps/skipped"] += progress.skipped
-    build.counters["steps/applied"] += progress.updates
+    training, progress, last, begun = setup.training, finished.progress, finished.last, setup.training.begun
+    build.counters["steps/skipped"] += progress.skipped - begun.skipped
+    build.counters["steps/applied"] += progress.updates - begun.updates
     summary = {
         "steps": progress.step,
+        "begun_at": begun.step,
         "objectives": list(setup.scoring.names),
         "loss": last.get("loss"),
         "first_loss": progress.first_loss,
@@ -54,6 +55,7 @@ def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Ou
         **finished.session,
         "tokens_per_second": finished.session["tokens_per_second"] or last.get("tokens_per_second"),
         "checkpoint": finished.checkpoint,
+        "milestones": dict(finished.milestones),
         "precision": training.recipe.precision,
         "compiled": training.compiled,
         "device": str(world.device.type),
@@ -67,7 +69,8 @@ def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Ou
         "tokens": progress.tokens,
         "skipped_steps": progress.skipped,
     }
-    return Outcome(rows=setup.source.samples(progress.step), tokens=progress.tokens, summary=summary)
+    rows, tokens = setup.source.samples(progress.step) - begun.sample, progress.tokens - begun.tokens
+    return Outcome(rows=rows, tokens=tokens, summary=summary)
 
 
 def _baselines(setup: Setup) -> dict[str, Any]:

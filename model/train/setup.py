@@ -12,19 +12,19 @@ from model.data.layouts import layout_for
 from model.data.shards import Shards, verify
 from model.data.training import training_order, training_shards
 from model.objectives import choose
-from model.train import engines, sizing, state
+from model.train import engines, phases, sizing, state
 from model.train.compiling import compiling_seconds, decide
 from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.heldout import HeldOut, HeldOutMeasure, Looks
-from model.train.interfaces import Recipe, Saved, Training
+from model.train.interfaces import START, Milestones, Position, Recipe, Saved, Training
 from model.train.parameters import freeze_unused
 from model.train.precision import DTYPES, settle
 from model.train.scoring import Scoring
 from model.train.source import DatasetSource
 from model.train.start import Beginning, begin, build_network
 from model.train.teacher import load_teacher
-from pipeline.core import random_keys, storage
+from pipeline.core import fingerprints, random_keys, storage
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.shards import HELDOUT, TRAIN
 from pipeline.core.stage import Build
@@ -66,24 +66,34 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         DataError: the dataset or every checkpoint is damaged, or there is nothing to train on.
         UsageError: the model cannot read the dataset, or the machine cannot run it like this.
     """
+    phases.check_inputs(build.inputs)
     if not storage.is_local(build.path):
         raise UsageError(f"{build.path} is not on a local disk, where checkpoints must be renamed; train on one and copy")
     data = open_dataset(build.inputs["dataset"], config.dynamic, world)
     info, train = data.info, data.train
+    notes: list[str] = []
+    resumed = state.resume(build.path, build.fingerprint, world, notes)
+    source_print, phase = fingerprints.input_fingerprint(build.inputs["dataset"]), build.inputs.get("continue")
+    if resumed is None and phase is not None:
+        resumed = phases.trunk(phase, world)
+    begun = _begun(resumed, source_print)
+    phases.check_schedule(config, begun)
     path = build.inputs.get("teacher")
     teacher = None if path is None else load_teacher(path, config.model, info, data.tokenizer)
     if teacher is not None:
         teacher.to(world.device)
-    beginning = begin(config.model, build.inputs.get("checkpoint"), info, data.tokenizer, teacher)
+    if resumed is not None and phase is not None:
+        beginning = phases.beginning(resumed, config, info, data.tokenizer)
+    else:
+        beginning = begin(config.model, build.inputs.get("checkpoint"), info, data.tokenizer, teacher)
     model = beginning.model
     config = config.model_copy(update={"model": model})
     names = choose(model, info, config.objectives, teacher.model if teacher else None)
     plan = sizing.plan(
         config.global_batch, build.execution.micro_batch, model, info.length, world, teacher.model if teacher else None
     )
-    notes: list[str] = []
-    resumed = state.resume(build.path, build.fingerprint, world, notes)
-    precision = settle(config.precision, resumed.run.precision if resumed else None, world.device, notes)
+    own = resumed if resumed is not None and resumed.own else None
+    precision = settle(config.precision, own.run.precision if own else None, world.device, notes)
     torch.manual_seed(int(random_keys.derive(config.seed, _WEIGHTS)))
     network, lacking = build_network(beginning)
     if lacking:
@@ -97,7 +107,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     tokens = float(config.steps * plan.micro_batch * plan.accumulation * info.length)
     choice = decide(
         build.execution.compile,
-        resumed.run.compiled if resumed else None,
+        own.run.compiled if own else None,
         model,
         tokens,
         train,
@@ -112,6 +122,8 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     unused = freeze_unused(scoring, {**blank(pad=info.special.pad), "mask_id": torch.tensor(-1)})
     if unused:
         notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
+    if resumed is not None:
+        phases.check_optimizer(resumed, network, config.optimizer)
     networks = [network, *([teacher.network] if teacher else [])]
     source = DatasetSource(
         shards=train,
@@ -121,6 +133,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         accumulation=plan.accumulation,
         fixed_predictions=train.most_predictions() if compiled else None,
         layout=layout_for(networks, world.device, DTYPES[precision], compiled=compiled, packed_rows=info.packed),
+        begun=begun,
     )
     wanted = min(config.heldout_rows, len(data.heldout))
     looks = Looks.within(config.steps, config.global_batch, wanted, config.evaluate_every)
@@ -138,23 +151,26 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         longest=info.length,
         layout=layout_for(networks, world.device, DTYPES[precision], packed_rows=info.packed),
     )
-    world.first_decides(lambda: sizing.check_disk(build.path, parameters, build.execution.keep_checkpoints))
+    last, milestones = begun.step + config.steps, Milestones(steps=frozenset(config.milestones), every=config.milestone_every)
+    checkpoints = build.execution.keep_checkpoints + milestones.within(begun.step, last)
+    world.first_decides(lambda: sizing.check_disk(build.path, parameters, checkpoints))
     training = Training(
         path=build.path,
         config=config.model_dump(mode="json"),
-        recipe=recipe(config, precision),
+        recipe=recipe(config, precision, begun),
         engine=engine,
         source=source,
         trained=scoring,
         saved=Saved(model=model, heads=model.heads, tokenizer=data.tokenizer, dataset=info),
-        measure=HeldOutMeasure(scoring=scoring, heldout=heldout, world=world, looks=looks, steps=config.steps)
-        if wanted
-        else None,
+        measure=HeldOutMeasure(scoring=scoring, heldout=heldout, world=world, looks=looks, steps=last) if wanted else None,
         micro_batch=plan.micro_batch,
         accumulation=plan.accumulation,
         compiled=compiled,
         expected_first_loss=_chance(scoring, beginning),
         log_every=config.lines_every,
+        begun=begun,
+        data=source_print,
+        milestones=milestones,
         notes=notes,
         figures={"note": f"compiling the training step, about {compiling_seconds(model):.0f} s"} if compiled else {},
     )
@@ -185,10 +201,18 @@ def open_dataset(path: str, dynamic: bool, world: World) -> Data:
     return Data(info=train.info, train=train, heldout=Shards(path, HELDOUT, train.info), tokenizer=tokenizer)
 
 
-def recipe(config: PretrainConfig, precision: str) -> Recipe:
-    """The config's, with what it leaves open settled."""
+def _begun(resumed: state.Resumed | None, data: str) -> Position:
+    """Where this phase begins that reads the data with this fingerprint."""
+    if resumed is None:
+        return START
+    return resumed.run.begun if resumed.own else phases.position(resumed, data)
+
+
+def recipe(config: PretrainConfig, precision: str, begun: Position = START) -> Recipe:
+    """The config's, with what it leaves open settled, for a phase that begins there."""
     return Recipe(
-        steps=config.steps,
+        steps=begun.step + config.steps,
+        span=(begun.step, config.steps) if config.schedule_steps is None else (0, config.schedule_steps),
         learning_rate=config.peak_learning_rate,
         warmup=config.warmup,
         seed=config.seed,

@@ -10,7 +10,7 @@ from model.data.collate import blank, collate
 from model.data.layouts import Kind
 from model.data.sampler import Sampler
 from model.data.shards import Shards
-from model.train.interfaces import MicroBatch, Work
+from model.train.interfaces import START, MicroBatch, Position, Work
 from model.train.sizing import pieces
 from pipeline.dataset.schema import DatasetInfo
 
@@ -27,6 +27,7 @@ class DatasetSource:
         accumulation: micro-batches a step and rank.
         fixed_predictions: for compiled models: every batch has one shape, and this many masked positions a row.
         layout: how tokens lie on their way through the layers.
+        begun: the step and the sample that the training begins with.
     """
 
     shards: Shards
@@ -36,6 +37,7 @@ class DatasetSource:
     accumulation: int
     fixed_predictions: int | None = None
     layout: Kind = "rows"
+    begun: Position = START
 
     def work(self, step: int, rank: int, world_size: int) -> Work:
         batches, tokens = [], 0
@@ -56,7 +58,7 @@ class DatasetSource:
         return Work(batches, tokens)
 
     def samples(self, steps: int) -> int:
-        return steps * self.global_batch
+        return self.begun.sample + (steps - self.begun.step) * self.global_batch
 
     def rows(self, step: int) -> dict[str, list[int]]:
         rows, copies = self.sampler.locate(np.arange(self.samples(step), self.samples(step + 1)))

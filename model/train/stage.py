@@ -1,4 +1,6 @@
-"""The stage pretrain: a dataset in, and perhaps a checkpoint to go on from; a trained encoder out. Heavy imports wait until it runs."""
+"""The stage pretrain: a dataset in, and perhaps weights to begin with (checkpoint) or a training to go on with (continue); a trained
+encoder out. Heavy imports wait until it runs.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +44,7 @@ STAGE = Stage(
     inputs={
         "dataset": Input(kinds=("dataset",), required=True),
         "checkpoint": Input(kinds=("pretrain",), named=True),
+        "continue": Input(kinds=("pretrain",), named=True),
         "teacher": Input(kinds=("pretrain",), named=True),
     },
     # a training state names the build and its packages, and checkpoint.json holds its hash

@@ -63,7 +63,7 @@ def begin(
         return Beginning(model=model, taken=teacher.first_weights(model) if teacher else {})
     loaded = checkpoint.load(path)
     if wanted is not None:
-        _check_same_shape(wanted, loaded, path)
+        check_same_shape(wanted, loaded, path)
     state = grown(loaded, tokenizer.load(pieces), path)
     model = loaded.model.model_copy(update={"vocab_size": len(state[WORD])})
     return Beginning(model=for_dataset(model, info), state=state)
@@ -94,7 +94,7 @@ def build_network(beginning: Beginning) -> tuple[PretrainingModel, list[str]]:
     return network, lacking
 
 
-def _check_same_shape(wanted: ModelConfig, loaded: Loaded, path: str) -> None:
+def check_same_shape(wanted: ModelConfig, loaded: Loaded, path: str) -> None:
     """A model that is named beside a checkpoint must be the checkpoint's; dropout and the like may differ."""
     free = {"vocab_size", "pad_token_id", "hidden_dropout", "attention_dropout", "initializer_range"}
     ours, theirs = wanted.model_dump(), loaded.model.model_dump()

@@ -2,11 +2,12 @@
 
     checkpoints/step-00000200/   a checkpoint as `model.checkpoint` describes it, with in addition
         training/state.json             step, counters, figures of the unfinished log window; and, under `run`, how training was
-                                        begun: fingerprint, config, precision, engine, package versions
+                                        begun: fingerprint, config, precision, engine, package versions, after which step
         training/optimizer.safetensors  <parameter>/<state> -> tensor, whole: no trace of ranks or ZeRO stages
 
 The order of the data is a function of the step, and dropout's random state is set anew from (seed, step, first sample) at every
-micro-batch: so neither is saved. Files are written beside, synced, and renamed; older checkpoints go only after that.
+micro-batch: so neither is saved. Files are written beside, synced, and renamed; older checkpoints go only after that, but for
+milestones and those that somebody reads (`pipeline.core.checkpoints`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from torch import Tensor
 
 from model import checkpoint
 from model.train.distributed import World
-from model.train.interfaces import Saved
-from pipeline.core import storage
+from model.train.interfaces import Milestones, Position, Saved
+from pipeline.core import checkpoints, storage
 from pipeline.core.errors import ClozeError, DataError
 
-FORMAT = 2
+FORMAT = 3
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
 _SAVING = "_saving-"  # a leading underscore: no part of the artifact
@@ -39,21 +40,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far training has come.
+    """How far training has come, over all its phases.
 
     Attributes:
         step: steps done, skipped ones included.
+        samples: the number of the next step's first sample, in the order of the data.
         updates: optimizer steps that were applied.
         tokens: real tokens (no padding) that went forward and backward.
         skipped: steps that were skipped for a gradient that was not finite.
         skipped_in_a_row: those since the last update.
         window: running sums since the last logged step; see `model.train.metrics.Window`.
         pending: the log line of this step, where a stop broke off its measurement.
-        first_loss: the loss before the first update.
-        best: the best measurement so far, and its step.
+        first_loss: the loss before the first update of this phase.
+        best: the best measurement of this phase so far, and its step.
     """
 
     step: int = 0
+    samples: int = 0
     updates: int = 0
     tokens: int = 0
     skipped: int = 0
@@ -77,6 +80,8 @@ class Run:
         engine: the engine's name.
         zero: its ZeRO stage.
         packages: versions by name.
+        begun: where it began: a phase that goes on from another training has steps before it.
+        data: the fingerprint of what it reads.
     """
 
     fingerprint: str
@@ -87,17 +92,29 @@ class Run:
     engine: str
     zero: int
     packages: Mapping[str, str]
+    begun: Position
+    data: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """A checkpoint that was read back."""
+    """A checkpoint that was read back.
+
+    Attributes:
+        own: of this very training; else of one that it goes on from as a new phase.
+    """
 
     path: str
     progress: Progress
     run: Run
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
+    own: bool = True
+
+    def as_phase(self) -> Resumed:
+        """For a training that goes on from here as a new phase: the counters go on, its lines and measurements are its own."""
+        progress = replace(self.progress, window={}, pending=None, first_loss=None, best=None)
+        return replace(self, progress=progress, own=False)
 
 
 def save(
@@ -109,8 +126,9 @@ def save(
     weights: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
     keep: int,
+    milestones: Milestones,
 ) -> str:
-    """Write the checkpoint of this step below `path`, then prune to the newest `keep`.
+    """Write the checkpoint of this step below `path`, then prune to the newest `keep` and the milestones.
 
     Returns:
         The checkpoint's path relative to `path`.
@@ -118,8 +136,8 @@ def save(
     Raises:
         ClozeError: the disk is full or broken. What was there before is untouched.
     """
-    name = checkpoint.step_name(progress.step)
-    steps = Path(storage.filesystem(path)[1]) / checkpoint.STEPS
+    name = checkpoints.step_name(progress.step)
+    steps = Path(storage.filesystem(path)[1]) / checkpoints.STEPS
     partial, final = steps / f"{_SAVING}{name}", steps / name
     content = {"format": FORMAT, "run": asdict(run), **asdict(progress)}
     try:
@@ -147,25 +165,33 @@ def save(
             f"the checkpoint {final} could not be written ({error.strerror or error}); older ones are intact:"
             " free some space and run again"
         ) from error
-    prune(path, keep)
-    return f"{checkpoint.STEPS}/{name}"
+    prune(path, keep, milestones)
+    return f"{checkpoints.STEPS}/{name}"
 
 
-def prune(path: str, keep: int) -> None:
-    """Remove all but the newest `keep` complete checkpoints, and what interrupted saves have left."""
-    for directory in checkpoint.complete_steps(path)[: -max(1, keep)]:
-        shutil.rmtree(storage.filesystem(directory)[1])
-    steps = Path(storage.filesystem(path)[1]) / checkpoint.STEPS
+def prune(path: str, keep: int, milestones: Milestones) -> None:
+    """Remove all complete checkpoints but the newest `keep`, milestones and those that are being read, and what kills have left."""
+    for directory in checkpoints.complete_steps(path)[: -max(1, keep)]:
+        if checkpoints.step_of(directory) not in milestones:
+            checkpoints.remove(directory)
+    checkpoints.sweep(path)
+    steps = Path(storage.filesystem(path)[1]) / checkpoints.STEPS
     for leftover in steps.glob(f"{_SAVING}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def tidy(path: str) -> None:
-    """Leave what a finished artifact keeps: the newest checkpoint."""
-    prune(path, 1)
-    steps = Path(storage.filesystem(path)[1]) / checkpoint.STEPS
+def tidy(path: str, milestones: Milestones) -> None:
+    """Leave what a finished artifact keeps: the newest checkpoint and the milestones; and those that are being read just now."""
+    prune(path, 1, milestones)
+    steps = Path(storage.filesystem(path)[1]) / checkpoints.STEPS
     for damaged in steps.glob(f"{_DAMAGED}*"):
         shutil.rmtree(damaged, ignore_errors=True)
+
+
+def kept(path: str, milestones: Milestones) -> dict[str, str]:
+    """The milestones that are there: step -> checkpoint, relative to `path`."""
+    steps = [checkpoints.step_of(directory) for directory in checkpoints.complete_steps(path)]
+    return {str(step): f"{checkpoints.STEPS}/{checkpoints.step_name(step)}" for step in steps if step in milestones}
 
 
 def newest(path: str, fingerprint: str, notes: list[str]) -> str | None:
@@ -177,7 +203,7 @@ def newest(path: str, fingerprint: str, notes: list[str]) -> str | None:
     Raises:
         DataError: there are checkpoints, but none can be used, or they belong to another run.
     """
-    steps = Path(storage.filesystem(path)[1]) / checkpoint.STEPS
+    steps = Path(storage.filesystem(path)[1]) / checkpoints.STEPS
     candidates = sorted((found for found in steps.glob("step-*") if found.is_dir()), reverse=True) if steps.is_dir() else []
     for directory in candidates:
         try:
@@ -217,18 +243,23 @@ def resume(path: str, fingerprint: str, world: World, notes: list[str]) -> Resum
         return -1 if directory is None else int(directory.rsplit("-", 1)[1])
 
     step = world.first_decides(choose)
-    return None if step < 0 else read(storage.join(path, checkpoint.STEPS, checkpoint.step_name(step)))
+    return None if step < 0 else read(storage.join(path, checkpoints.STEPS, checkpoints.step_name(step)))
 
 
 def read(directory: str) -> Resumed:
-    """The checkpoint at `directory`, which `newest` has verified."""
+    """The checkpoint at `directory`, which somebody has verified.
+
+    Raises:
+        DataError: it has no training state, or one of another format.
+    """
     content = _read_state(Path(directory))
     values = {name: content[name] for name in Progress.__dataclass_fields__}
     training = storage.join(directory, checkpoint.TRAINING)
+    begun = Position(**content["run"]["begun"])
     return Resumed(
         path=directory,
         progress=Progress(**values),
-        run=Run(**{name: content["run"][name] for name in Run.__dataclass_fields__}),
+        run=Run(**{**{name: content["run"][name] for name in Run.__dataclass_fields__}, "begun": begun}),
         weights=checkpoint.read_tensors(storage.join(directory, checkpoint.WEIGHTS)),
         optimizer=checkpoint.read_tensors(storage.join(training, OPTIMIZER)),
     )

@@ -18,7 +18,7 @@ from model.families.table import FAMILIES, config_class
 from model.hub.read import read_directory
 from model.train.vocabulary import check_vocabulary
 from pipeline import tokenizer
-from pipeline.core import storage
+from pipeline.core import checkpoints, storage
 from pipeline.core.errors import UsageError
 from pipeline.dataset.schema import DatasetInfo
 
@@ -78,7 +78,7 @@ def load_teacher(path: str, student: ModelConfig | None, info: DatasetInfo, piec
         family = "bert" if student is None else student.family
         students = ", ".join(name for name in FAMILIES if config_class(name).learns_from_teacher)
         raise UsageError(f"teacher ({path}) is for models of the family {students}, this one is {family}; use {students}-base")
-    if storage.exists(storage.join(path, checkpoint.CONFIG)) and not checkpoint.is_checkpoint(path):
+    if storage.exists(storage.join(path, checkpoint.CONFIG)) and not checkpoints.is_checkpoint(path):
         found = read_directory(path)
         model, state, heads, words = found.model, found.state, found.heads, path
     else:

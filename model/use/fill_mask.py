@@ -30,4 +30,11 @@ def run(config: FillMaskConfig, build: Build) -> Outcome:
     return Outcome(summary={"predictions": fill(build.inputs["checkpoint"], config.texts, config.top_k)})
 
 
-STAGE = Stage(name="fill-mask", version=VERSION, config=FillMaskConfig, run=run, inputs={"checkpoint": Input(required=True)}, worker="model")
+STAGE = Stage(
+    name="fill-mask",
+    version=VERSION,
+    config=FillMaskConfig,
+    run=run,
+    inputs={"checkpoint": Input(required=True)},
+    worker="model",
+)

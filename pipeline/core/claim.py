@@ -11,11 +11,11 @@ import uuid
 from dataclasses import asdict, dataclass
 
 from pipeline.core import artifact, storage
+from pipeline.core.checkpoints import STEPS
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.lock import LOCK
 
 BUILDING = "_building.json"
-CHECKPOINTS = "checkpoints"  # of a training; never dropped unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | No
     elif begun.fingerprint != fingerprint:
         if begun.stage != stage:
             raise UsageError(f"{out} holds an unfinished {begun.stage} artifact; use another directory")
-        if begun.fingerprint and storage.exists(storage.join(out, CHECKPOINTS)) and not force:
+        if begun.fingerprint and storage.exists(storage.join(out, STEPS)) and not force:
             raise UsageError(
                 f"{out} holds checkpoints of a run with other settings; use another directory, or --force to drop them"
             )

@@ -95,7 +95,9 @@ class Execution(BaseModel):
     @model_validator(mode="after")
     def _one_device_a_process(self) -> Execution:
         if self.devices and len(self.devices) < self.processes:
-            raise ValueError(f"devices ({', '.join(self.devices)}) are fewer than processes ({self.processes}); name one for each")
+            raise ValueError(
+                f"devices ({', '.join(self.devices)}) are fewer than processes ({self.processes}); name one for each"
+            )
         return self
 
     @model_validator(mode="after")

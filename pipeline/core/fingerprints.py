@@ -1,5 +1,8 @@
 """Fingerprints of inputs that are no artifacts.
 
+Of a part of an artifact, such as a kept checkpoint, it is the artifact's with the part's place in it: `ab12…/checkpoints/step-00008000`.
+It is known before the part is there, is known after it was pruned, and leads on to what the artifact was made from.
+
 Of a file on a disk it is the sha256 of its bytes, remembered by size and time of change in a small SQLite file in the user's cache
 directory; without a writable one the file is read again. Of a file in a store it is the store's own tag for its content (ETag, MD5 or
 CRC32C), so that nothing is downloaded to find out that nothing is to do; where the store gives none, its bytes are read.
@@ -16,9 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
 
-from pipeline.core import artifact, storage
+from pipeline.core import artifact, claim, storage
 from pipeline.core.errors import DataError
 
+DEEPEST_PART = 3  # names below an artifact: checkpoints/step-00008000/tokenizer
 STORE_THREADS = 16  # questions to a store at once
 
 
@@ -105,14 +109,49 @@ def combine(named: Iterable[tuple[str, str]]) -> str:
     return digest.hexdigest()
 
 
+def owner_of(fingerprint: str) -> str:
+    """The fingerprint of the artifact that this one names, or names a part of."""
+    return fingerprint.partition("/")[0]
+
+
+def part_of(fingerprint: str) -> str:
+    """Where in its artifact the part lies that this fingerprint names; empty where it names a whole one."""
+    return fingerprint.partition("/")[2]
+
+
+def artifact_fingerprint(path: str) -> str:
+    """The fingerprint of the artifact that the directory holds or is to hold; empty where it is no artifact's."""
+    if artifact.is_artifact(path):
+        return artifact.read_manifest(path).fingerprint
+    begun = claim.read(path)
+    return "" if begun is None else begun.fingerprint
+
+
+def _part_fingerprint(path: str) -> str:
+    """That of a part of an artifact, finished or not; empty where `path` does not lie below one. No byte of the part is read."""
+    place, names = storage.absolute(path).rstrip("/"), list[str]()
+    for _ in range(DEEPEST_PART):
+        place, _, name = place.rpartition("/")
+        if not name or not place.rstrip("/") or place.endswith(":/") or name.startswith("_"):
+            return ""
+        names.insert(0, name)
+        owner = artifact_fingerprint(place)
+        if owner:
+            return "/".join([owner, *names])
+    return ""
+
+
 def input_fingerprint(path: str) -> str:
-    """The fingerprint of a stage's input: an artifact's own, else that of the file or of all files below the directory.
+    """The fingerprint of a stage's input: an artifact's own, that of a part of one, else of the file or all files below the directory.
 
     Raises:
         DataError: nothing is at `path`, or the directory is empty.
     """
     if artifact.is_artifact(path):
         return artifact.read_manifest(path).fingerprint
+    part = _part_fingerprint(path)
+    if part:
+        return part
     if not storage.exists(path):
         raise DataError(f"{path} does not exist; check the path")
     if not storage.is_dir(path):

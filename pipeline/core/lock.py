@@ -73,7 +73,7 @@ def _open_locked(out: str, name: str) -> IO[str]:
         handle = open(name, "a+", encoding="utf-8")  # noqa: SIM115
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_file(handle, name):
+            if has_name(handle, name):
                 return handle
         except BlockingIOError as error:
             if time.monotonic() > deadline:
@@ -89,7 +89,7 @@ def _open_locked(out: str, name: str) -> IO[str]:
         handle.close()
 
 
-def _is_file(handle: IO[str], name: str) -> bool:
+def has_name(handle: IO[Any], name: str) -> bool:
     """Whether the open file is the one that has that name now."""
     try:
         return os.path.samestat(os.fstat(handle.fileno()), os.stat(name))

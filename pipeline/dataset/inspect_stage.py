@@ -31,4 +31,6 @@ def run(config: InspectConfig, build: Build) -> Outcome:
     return Outcome(summary={**view.as_json(), "texts": list(view.texts)})
 
 
-STAGE = Stage(name="inspect", version=VERSION, config=InspectConfig, run=run, inputs={"dataset": Input(required=True)}, worker="pipeline")
+STAGE = Stage(
+    name="inspect", version=VERSION, config=InspectConfig, run=run, inputs={"dataset": Input(required=True)}, worker="pipeline"
+)

@@ -24,4 +24,11 @@ def run(config: CompareConfig, build: Build) -> Outcome:
     return Outcome(summary={"report": compare(build.inputs["corpus"], config.tokenizers)})
 
 
-STAGE = Stage(name="compare-vocab", version=VERSION, config=CompareConfig, run=run, inputs={"corpus": Input(required=True)}, worker="pipeline")
+STAGE = Stage(
+    name="compare-vocab",
+    version=VERSION,
+    config=CompareConfig,
+    run=run,
+    inputs={"corpus": Input(required=True)},
+    worker="pipeline",
+)

@@ -62,4 +62,6 @@ LETTERS = Stage(
     outputs=("file",),
     headline=lambda summary: f"{summary['letters']} letters",
 )
-COUNT = Stage(name="count", version=1, config=CountConfig, run=count_letters, inputs={"letters": Input(kinds=("letters",), required=True)})
+COUNT = Stage(
+    name="count", version=1, config=CountConfig, run=count_letters, inputs={"letters": Input(kinds=("letters",), required=True)}
+)

@@ -53,7 +53,8 @@ def write_dataset(
             made = [_row(rng, info, length if full else int(rng.integers(length // 2, length + 1))) for _ in range(count)]
             _write(path / shard_name(split, shard, shards), info, made)
     (path / "tokenizer").mkdir()
-    (path / "tokenizer" / "vocab.txt").write_text("".join(f"t{i}\n" for i in range(vocab_size)))
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"t{i}" for i in range(FIRST_WORD, vocab_size))]
+    (path / "tokenizer" / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
     files = artifact.hash_files(str(path), artifact.data_files(str(path)))
     manifest = artifact.Manifest(
         stage="dataset", version=1, fingerprint=f"{seed:064x}", parents={}, config={}, files=files, rows=rows, tokens=0

@@ -14,7 +14,7 @@ import torch
 
 from model import checkpoint
 from model.families.config import ModelConfig
-from pipeline.core import artifact
+from pipeline.core import artifact, checkpoints
 from pipeline.core.artifact import Manifest
 from pipeline.core.errors import DataError
 from tests.tiny_models import dataset_info, tiny_config, tiny_model, write_checkpoint
@@ -112,13 +112,13 @@ def test_saving_again_starts_by_making_it_incomplete(directory: Path, monkeypatc
     monkeypatch.setattr(checkpoint, "write_tensors", fail)
     with pytest.raises(OSError, match="No space"):
         checkpoint.save_weights(str(directory), model=tiny_config(), state={}, tokenizer="", heads={})
-    assert not checkpoint.is_checkpoint(str(directory))
+    assert not checkpoints.is_checkpoint(str(directory))
 
 
 def unfinished(tmp_path: Path, steps: tuple[int, ...]) -> Path:
     for step in steps:
         write_checkpoint(
-            tmp_path / "run" / "checkpoints" / checkpoint.step_name(step), tmp_path / "scratch", step=step, seed=step
+            tmp_path / "run" / "checkpoints" / checkpoints.step_name(step), tmp_path / "scratch", step=step, seed=step
         )
     return tmp_path / "run"
 
@@ -129,7 +129,7 @@ def test_of_an_unfinished_run_the_newest_complete_one_counts(tmp_path: Path) -> 
     (steps / "step-00001000" / "checkpoint.json").unlink()  # killed while it was written
     assert checkpoint.resolve(str(run)) == str(steps / "step-00000100")
     assert checkpoint.load(str(run)).step == 100
-    assert checkpoint.complete_steps(str(run)) == [str(steps / "step-00000050"), str(steps / "step-00000100")]
+    assert checkpoints.complete_steps(str(run)) == [str(steps / "step-00000050"), str(steps / "step-00000100")]
 
 
 def test_a_damaged_newest_one_is_skipped_loudly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

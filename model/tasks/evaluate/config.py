@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pipeline.core.config import InputPath, StageConfig
 
-VERSION = 1
+VERSION = 2
 
 
 class EvaluateConfig(StageConfig):

@@ -31,7 +31,7 @@ def run(config: EvaluateConfig, build: Build) -> Outcome:
     """
     world = join(build.execution)
     precision = resolve(config.precision, world.device)
-    path = build.inputs["finetune"]
+    path = build.inputs["checkpoint"]
     loaded = checkpoint.load(path)
     meaning = loaded.task
     if meaning is None:

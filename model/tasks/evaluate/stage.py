@@ -24,7 +24,7 @@ STAGE = Stage(
     version=VERSION,
     config=EvaluateConfig,
     run=run,
-    inputs={"finetune": Input(kinds=("finetune",), required=True), "corpus": Input(kinds=("corpus",))},
+    inputs={"checkpoint": Input(kinds=("finetune",), required=True), "corpus": Input(kinds=("corpus",))},
     worker="model",
     outputs=("predictions",),
     headline=lambda summary: figures(summary["metrics"]),

@@ -13,7 +13,7 @@ from model.tasks.table import TASKS
 from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.errors import did_you_mean
 
-VERSION = 2
+VERSION = 3
 SMALL, SMALL_RATE, USUAL_RATE = 512, 3e-4, 5e-5
 
 

@@ -15,7 +15,7 @@ from model.tasks.table import load_task
 from model.tasks.task import Figures, task_source
 from model.train.distributed import StopRequest, World, join
 from model.train.metrics import METRICS as LINES
-from pipeline.core import storage
+from pipeline.core import checkpoints, storage
 from pipeline.core.errors import UsageError
 from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build, Outcome
@@ -163,5 +163,5 @@ def _outcome(setup: Setup, main: Fit, metrics: Figures) -> Outcome:
         **finished.session,
     }
     # Last of all: a kill from here to the manifest, written a moment later, costs the training but no wrong result.
-    storage.remove(build.file(checkpoint.STEPS))
+    storage.remove(build.file(checkpoints.STEPS))
     return Outcome(rows=len(setup.train.examples), tokens=int(setup.train.samples.lengths.sum()), summary=summary)

@@ -27,7 +27,7 @@ STAGE = Stage(
     config=FinetuneConfig,
     run=run,
     inputs={  # no checkpoint is needed with from_scratch and model
-        "pretrain": Input(kinds=("pretrain",)),
+        "checkpoint": Input(kinds=("pretrain",)),
         "corpus": Input(kinds=("corpus",)),
         "vocab": Input(kinds=("vocab",)),
     },

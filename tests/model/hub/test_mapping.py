@@ -15,6 +15,7 @@ from model.families.hub import exportable, hub_of
 from model.families.key_map import KeyMap
 from model.families.table import FAMILIES
 from model.hub.read import import_directory, read_directory
+from pipeline.core import checkpoints
 from pipeline.core.errors import DataError
 from tests.tiny_models import tiny_config, tiny_model, write_tokenizer
 
@@ -109,7 +110,7 @@ def test_configs_that_are_not_ours_are_refused(tmp_path: Path, changes: dict[str
     directory = write_hub_directory(tmp_path, changes)
     with pytest.raises(DataError, match=fault):
         import_directory(directory, str(tmp_path / "out"))
-    assert not checkpoint.is_checkpoint(str(tmp_path / "out"))
+    assert not checkpoints.is_checkpoint(str(tmp_path / "out"))
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:

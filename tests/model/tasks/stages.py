@@ -51,11 +51,11 @@ def finetune(
     execution: Mapping[str, Any] | None = None,
     **inputs: str,
 ) -> Result:
-    given = {"pretrain": pretrained, **inputs} if pretrained else inputs
+    given = {"checkpoint": pretrained, **inputs} if pretrained else inputs
     how = Execution.model_validate({**ALONE, **(execution or {})})
     return execute(FINETUNE, config, given, str(out), execution=how, report=report or Reporter())
 
 
 def evaluate(checkpoint: Path | str, out: Path, **values: Any) -> Result:
     config = EvaluateConfig(precision="fp32", **values)
-    return execute(EVALUATE, config, {"finetune": str(checkpoint)}, str(out), execution=Execution.model_validate(ALONE))
+    return execute(EVALUATE, config, {"checkpoint": str(checkpoint)}, str(out), execution=Execution.model_validate(ALONE))

@@ -51,7 +51,7 @@ def finetune(path: str, sentiment: Path, out: Path, **values: Any) -> Any:
         baselines=False,
         **values,
     )
-    return execute(FINETUNE, config, {"pretrain": path}, str(out), execution=CPU)
+    return execute(FINETUNE, config, {"checkpoint": path}, str(out), execution=CPU)
 
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"bert", "longformer", "modern"}))
@@ -65,7 +65,7 @@ def test_a_family_learns_a_task_and_goes_to_hugging_face(
     evaluated = execute(
         EVALUATE,
         EvaluateConfig(precision="fp32", data=str(sentiment)),
-        {"finetune": str(tmp_path / "tuned")},
+        {"checkpoint": str(tmp_path / "tuned")},
         str(tmp_path / "eval"),
     )
     assert evaluated.as_json()["metrics"]["accuracy"] == pytest.approx(accuracy)

@@ -17,7 +17,7 @@ from flows.graph.stages import stage
 from model import checkpoint
 from model.families.config import ModelConfig
 from model.families.models import new_model
-from pipeline.core import artifact
+from pipeline.core import artifact, checkpoints
 from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
 from pipeline.tokenizer.tokenizer import Tokenizer
@@ -64,7 +64,7 @@ def test_killed_past_a_checkpoint_the_same_command_goes_on_to_the_same_bytes(
     assert saved.task is not None
 
     done = subprocess.run(command(pretrained, sentiment, killed), check=True, capture_output=True, text=True)
-    assert f"going on from checkpoints/{checkpoint.step_name(saved.step)}" in (killed / "_logs" / "rank0.log").read_text()
+    assert f"going on from checkpoints/{checkpoints.step_name(saved.step)}" in (killed / "_logs" / "rank0.log").read_text()
     assert done.returncode == 0
     one, other = (artifact.read_manifest(str(path)) for path in (straight, killed))
     assert other.content_sha256 == one.content_sha256
@@ -107,7 +107,7 @@ def test_two_ranks_learn_what_one_learns(still: str, sentiment: Path, tmp_path: 
     ):
         out = tmp_path / name
         how = Execution.model_validate({"device": "cpu", "threads": 1, **ranks})
-        result = execute(stage("finetune"), config, {"pretrain": still}, str(out), execution=how)
+        result = execute(stage("finetune"), config, {"checkpoint": still}, str(out), execution=how)
         found[name] = result.as_json(), checkpoint.load(str(out)), lines(out)
     (one, first, before), (two, second, after) = found["one"], found["two"]
     assert (one["world_size"], two["world_size"]) == (1, 2)

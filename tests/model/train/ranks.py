@@ -29,6 +29,7 @@ TINY = {
     "intermediate_size": 48,
     "max_position_embeddings": 40,
 }
+NOTHING: Mapping[str, str] = {}
 STILL = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
 
 
@@ -39,13 +40,20 @@ def config(**values: Any) -> PretrainConfig:
     return PretrainConfig.model_validate({**base, **values})
 
 
-def job(config: PretrainConfig, dataset: str, out: Path, fingerprint: str = "f" * 64, **execution: Any) -> Job:
+def job(
+    config: PretrainConfig,
+    dataset: str,
+    out: Path,
+    fingerprint: str = "f" * 64,
+    more: Mapping[str, str] = NOTHING,
+    **execution: Any,
+) -> Job:
     return Job(
         stage="pretrain",
         reference="model.train.stage:STAGE",
         config=config.model_dump(mode="json"),
         path=str(out),
-        inputs={"dataset": dataset},
+        inputs={"dataset": dataset, **more},
         execution=Execution(**execution).model_dump(mode="json"),
         fingerprint=fingerprint,
     )
@@ -109,9 +117,14 @@ def here(
     *,
     stop_at: int | None = None,
     fingerprint: str = "f" * 64,
+    more: Mapping[str, str] = NOTHING,
     **execution: Any,
 ) -> Here:
-    """Run the stage in this process; with `stop_at`, ask it to stop after that step, and expect that it does."""
+    """Run the stage in this process; with `stop_at`, ask it to stop after that step, and expect that it does.
+
+    Args:
+        more: inputs beside the dataset.
+    """
     from model.train.stage import run
 
     class Listener(Reporter):
@@ -125,7 +138,7 @@ def here(
 
     out.mkdir(parents=True, exist_ok=True)
     options = Execution.model_validate({"threads": 1, "device": "cpu", **execution})
-    inputs = {"dataset": dataset}
+    inputs = {"dataset": dataset, **more}
     result = Here(Build(path=str(out), inputs=inputs, execution=options, fingerprint=fingerprint, report=Listener()))
     try:
         result.outcome = run(config, result.build)
@@ -165,6 +178,7 @@ def _main() -> None:
             PretrainConfig.model_validate(item.config),
             item.inputs["dataset"],
             Path(item.path),
+            more={name: path for name, path in item.inputs.items() if name != "dataset"},
             stop_at=stop_at,
             fingerprint=item.fingerprint,
             **execution,
