@@ -11,7 +11,7 @@ import datetime
 import json
 import re
 import zoneinfo
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class Found:
         written: when it was completed, in Unix seconds.
         milestone: its training was told to keep it.
         newest: no checkpoint of its training is newer.
-        dataset: what it was trained on; None: not known any more.
+        made_from: the artifacts that it was trained on, by stage, as far as they are there.
     """
 
     key: str
@@ -51,7 +51,7 @@ class Found:
     written: float
     milestone: bool
     newest: bool
-    dataset: str | None
+    made_from: Mapping[str, str]
 
     @property
     def told(self) -> str:
@@ -105,6 +105,7 @@ def _of_training(training: Path, runs: Path) -> Iterator[Found]:
         with contextlib.suppress(FileNotFoundError):  # it is being removed
             if step:
                 marks.append((int(step[1]), mark.parent, mark.stat().st_mtime))
+    made_from = _made_from(inputs)
     milestones = {int(step) for step in config.get(MILESTONES) or ()}
     for step, place, written in marks:
         yield Found(
@@ -117,15 +118,13 @@ def _of_training(training: Path, runs: Path) -> Iterator[Found]:
             written=written,
             milestone=step in milestones,
             newest=step == marks[-1][0],
-            dataset=inputs.get("dataset"),
+            made_from=made_from,
         )
 
 
 def _about(training: Path) -> tuple[str, str, dict[str, Any], dict[str, str]] | None:
     """The fingerprint, build id, config and inputs of a pretraining; None: it is another stage's, or damaged."""
-    job: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):
-        job = json.loads((training / LOGS / "job.json").read_text(encoding="utf-8"))
+    job = _job(training)
     inputs = job.get("inputs") or {}
     with contextlib.suppress(ClozeError):
         if artifact.is_artifact(str(training)):
@@ -136,6 +135,25 @@ def _about(training: Path) -> tuple[str, str, dict[str, Any], dict[str, str]] | 
         if begun is not None and begun.stage == STAGE and begun.fingerprint:
             return begun.fingerprint, begun.build, job.get("config") or {}, inputs
     return None
+
+
+def _job(place: Path) -> dict[str, Any]:
+    """How the artifact at `place` was begun; empty where that is not known."""
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads((place / LOGS / "job.json").read_text(encoding="utf-8")))
+    return {}
+
+
+def _made_from(inputs: Mapping[str, str]) -> dict[str, str]:
+    """The dataset of a training and the corpus of that, if they are still there."""
+    found = {}
+    dataset = inputs.get("dataset")
+    if dataset and artifact.is_artifact(dataset):
+        found["dataset"] = dataset
+        corpus = (_job(Path(dataset)).get("inputs") or {}).get("corpus")
+        if corpus and artifact.is_artifact(corpus):
+            found["corpus"] = corpus
+    return found
 
 
 def choose(
