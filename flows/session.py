@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 from rich.markup import escape
 
@@ -28,9 +28,6 @@ from pipeline.core.reporting import Reporter
 
 EXPERIMENT = "cloze"
 
-# Nodes by name or pattern. A single one needs no list.
-Nodes = Annotated[list[str], Field(default_factory=list)]
-
 
 class RunParameters(BaseModel):
     """What a run is asked to do; the form that the Prefect UI shows."""
@@ -41,11 +38,12 @@ class RunParameters(BaseModel):
     overrides: dict[str, Any] = Field(
         default_factory=dict, description="Config values by dotted key, such as pretrain.steps: 200, or nested"
     )
-    start_from: Nodes = Field(
-        description="Run these nodes and all that need them, whatever is there; patterns such as finetune@*"
+    start_from: list[str] = Field(
+        default_factory=list,
+        description="Run these nodes and all that need them, whatever is there; patterns such as finetune@*",
     )
-    only: Nodes = Field(description="Run these nodes alone; their inputs must be there")
-    force: Nodes = Field(description="Run these nodes again, whatever is there")
+    only: list[str] = Field(default_factory=list, description="Run these nodes alone; their inputs must be there")
+    force: list[str] = Field(default_factory=list, description="Run these nodes again, whatever is there")
 
     @field_validator("overrides", mode="before")
     @classmethod
@@ -242,7 +240,8 @@ class _Record(Reporter):
     """
 
     def __init__(self, step: plan.Step, session: Session, display: Reporter) -> None:
-        assert session.spool is not None and session.record is not None
+        assert session.spool is not None
+        assert session.record is not None
         self.step, self.session, self.display = step, session, display
         self.spool, self.record = session.spool, session.record
         self.run: str | None = None

@@ -10,7 +10,7 @@ The table of verbs lists them without importing a stage. A stage without a modul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -173,7 +173,7 @@ def run_stage(given: Given, more: Callable[[Result], dict[str, Any]] | None = No
     Args:
         more: tells more of the result, and gives it as JSON.
     """
-    from flows.graph import plan, stages
+    from flows.graph import plan, slots, stages
     from flows.graph.overrides import merge
     from flows.views import terminal
     from flows.views.live import StageDisplay
@@ -187,7 +187,17 @@ def run_stage(given: Given, more: Callable[[Result], dict[str, Any]] | None = No
     how = parse_config(Execution, given.execution, "run")
     if given.out is None:
         raise click.UsageError("missing option --out; name the directory to write to")
-    with StageDisplay(name, screen) as display:
+    there = slots.machine()
+    wanted = replace(
+        slots.demand(name, how, there), cpus=0
+    )  # whoever types a verb means now; only GPUs are never shared unasked
+    with (
+        StageDisplay(name, screen) as display,
+        slots.taken(
+            wanted, there, given.out, name, display.stop_asked, lambda: screen.print(f"{name} waits for a GPU …")
+        ) as gpus,
+    ):
+        how = how.model_copy(update={"devices": gpus})
         if how.node_rank > 0:
             join_execution(stage, config, given.inputs, given.out, execution=how, report=display)
             return

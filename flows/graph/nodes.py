@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from flows.graph import stages
+from pipeline.core.checkpoints import STEPS, step_name
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.execution import Execution
@@ -71,7 +72,7 @@ def kept_part(part: str, reference: str) -> str:
     """
     kept = KEPT_STEP.fullmatch(part)
     if kept:
-        return f"checkpoints/step-{int(kept[1]):08d}"
+        return f"{STEPS}/{step_name(int(kept[1]))}"
     if part.startswith("/") or ".." in part.split("/"):
         raise UsageError(f"{reference!r} leads out of its node; name a kept checkpoint, such as pretrain/step-8000")
     return part

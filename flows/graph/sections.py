@@ -15,6 +15,7 @@ from flows.graph import stages
 from flows.graph.matrix import combinations, plain_axes, replaced, word
 from flows.graph.nodes import Node, Origin, kept_part, stage_of
 from flows.graph.overrides import merge
+from pipeline.core.checkpoints import step_of
 from pipeline.core.config import StageConfig, parse_config
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.execution import Execution
@@ -216,10 +217,9 @@ class Graph:
         """A checkpoint that another node goes on from stays: its training is told to keep it."""
         for node in list(self.nodes.values()):
             for origin in node.inputs.values():
-                if origin.node is not None and origin.path.startswith("checkpoints/step-"):
+                if origin.node is not None and step_of(origin.path) >= 0:
                     maker = self.nodes[origin.node]
-                    step = int(origin.path.rpartition("-")[2])
-                    config = _with_milestone(maker.config, step)
+                    config = _with_milestone(maker.config, step_of(origin.path))
                     self.nodes[maker.name] = Node(
                         name=maker.name, stage=maker.stage, section=maker.section, values=maker.values,
                         config=config, execution=maker.execution, inputs=maker.inputs,

@@ -12,7 +12,7 @@ from prefect import flow
 
 from flows.graph import plan, stages
 from flows.prefect.full_run import in_task
-from flows.session import RunParameters, Session, run_session
+from flows.session import RunParameters, Session
 from pipeline.core import fingerprints
 from pipeline.core.checkpoints import COMPLETE
 from pipeline.core.config import StageConfig
@@ -41,8 +41,9 @@ def nightly_evaluation(config: str = "demo", overrides: dict[str, Any] | None = 
     """
     session = NightlySession(config, overrides or {})
     with session:
-        run_session(session, in_task)
-    return [plan.result_json(result) for result in session.results]
+        for step in session.steps:
+            in_task(step, session.attempt)
+    return [plan.result_json(result) for result in session.results.values()]
 
 
 class NightlySession(Session):
@@ -50,7 +51,7 @@ class NightlySession(Session):
 
     def __init__(self, config: str, overrides: dict[str, Any]) -> None:
         super().__init__(RunParameters(config=config, overrides=overrides))
-        lacking = [name for name in ("finetune", "evaluate") if name not in self.config.sections]
+        lacking = [name for name in ("finetune", "evaluate") if name not in self.config.nodes]
         if lacking:
             raise UsageError(
                 f"the config of run {self.config.name!r} has no section {lacking[0]}, which the night runs; add {lacking[0]}: {{…}}"
@@ -58,10 +59,10 @@ class NightlySession(Session):
         checkpoint = newest_checkpoint(self.directory)
         inputs = {"checkpoint": str(checkpoint)}
         corpus = next((step.artifact for step in self.steps if step.name == "corpus"), None)
-        finetune = self._step("finetune", self.config.sections["finetune"], inputs, corpus, {})
+        finetune = self._step("finetune", self.config.nodes["finetune"].config, inputs, corpus, {})
         evaluate = self._step(
             "evaluate",
-            self.config.sections["evaluate"],
+            self.config.nodes["evaluate"].config,
             {"checkpoint": finetune.artifact},
             corpus,
             {"checkpoint": finetune.fingerprint},
@@ -72,13 +73,13 @@ class NightlySession(Session):
         self, name: str, config: StageConfig, inputs: dict[str, str], corpus: str | None, known: dict[str, str]
     ) -> plan.Step:
         stage = stages.stage(name)
-        if corpus and "corpus" in stage.optional_inputs:
+        if corpus and "corpus" in stage.inputs:
             inputs = {**inputs, "corpus": corpus}
         parents = {key: known.get(key) or fingerprints.input_fingerprint(path) for key, path in inputs.items()}
         fingerprint = stage.fingerprint(config, parents)
         place = str(self.directory / "nightly" / f"{name}-{fingerprint[:12]}")
         return plan.Step(
-            name=name, config=config, inputs=inputs, fingerprint=fingerprint, artifact=place,
+            node=self.config.nodes[name], inputs=inputs, after=(), fingerprint=fingerprint, artifact=place,
             cached=False, why="newest checkpoint", last_seconds=None,
         )  # fmt: skip
 

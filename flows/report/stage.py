@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import Field
 
-from flows.graph import stages
 from flows.graph.tools import run_tool
 from pipeline.core import artifact, storage
 from pipeline.core.config import StageConfig

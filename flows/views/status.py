@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from flows.views.terminal import table_of
+from flows.views.terminal import cut, table_of
 from pipeline.core.humanize import duration, short, si
 
 STYLES = {
@@ -38,7 +38,7 @@ def when(seconds: float | None) -> str:
 
 def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
     """A line a run: its state, how many nodes are done, what runs just now."""
-    table = table_of(("run", "state", "nodes", "started", "took", "now"), right=("nodes", "took"))
+    table = table_of(("run", "state", "nodes", "started", "took", "now"), right=("nodes", "took"), whole=True)
     for name, found in sorted(records.items(), key=lambda item: -item[1]["started"]):
         nodes = found["nodes"]
         done = sum(node["state"] in ("finished", "cached") for node in nodes.values())
@@ -49,7 +49,7 @@ def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
             f"{done}/{len(nodes)}",
             when(found["started"]),
             duration(ended - found["started"]),
-            _now(nodes),
+            cut(_now(nodes)),
         )
     out.print(table)
 
@@ -58,7 +58,7 @@ def _now(nodes: Mapping[str, Mapping[str, Any]]) -> str:
     by_state = {
         wanted: [name for name, node in nodes.items() if node["state"] == wanted] for wanted in ("failed", "crashed", "running")
     }
-    return escape("; ".join(f"{wanted}: {', '.join(names)}" for wanted, names in by_state.items() if names))
+    return "; ".join(f"{wanted}: {', '.join(names)}" for wanted, names in by_state.items() if names)
 
 
 def show_run(out: Console, place: str, found: Mapping[str, Any]) -> None:
@@ -68,12 +68,12 @@ def show_run(out: Console, place: str, found: Mapping[str, Any]) -> None:
         f"[bold]{escape(found['run'])}[/] {state(found['state'])}  started {when(found['started'])}, {duration(ended - found['started'])}"
         f"  process {found['pid']} on {found['host']}"
     )
-    table = table_of(("node", "state", "took", "left", "what"), right=("took", "left"), title=place)
+    table = table_of(("node", "state", "took", "left", "what"), right=("took", "left"), title=place, whole=True)
     for name, node in found["nodes"].items():
         started = node.get("started")
         took = duration((node.get("ended") or time.time()) - started) if started else ""
         left = duration(node["seconds_left"]) if node.get("seconds_left") is not None else ""
-        table.add_row(name, state(node["state"]), took, left, escape(_what(node)))
+        table.add_row(name, state(node["state"]), took, left, cut(_what(node)))
     out.print(table)
     for name, node in found["nodes"].items():
         if node.get("error") and node["state"] in ("failed", "crashed", "stopped"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from flows.graph.plan import Step
 from flows.graph.stages import headline
@@ -25,12 +25,22 @@ def done_line(result: Result, name: str | None = None) -> str:
     return f"[green]✓[/] [bold]{name or result.manifest.stage:<9}[/] {how:>12}  {headline(result.manifest)}"
 
 
-def table_of(columns: Sequence[str], right: Sequence[str] = (), title: str | None = None) -> Table:
-    """An empty table in the one style that all have; the columns named in `right` hold numbers."""
+def table_of(columns: Sequence[str], right: Sequence[str] = (), title: str | None = None, whole: bool = False) -> Table:
+    """An empty table in the one style that all have; the columns named in `right` hold numbers.
+
+    Args:
+        whole: every row takes one line: the last column gives way, whose cells are `cut`.
+    """
     table = Table(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left", title_style="dim")
     for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        fixed = whole and name != columns[-1]
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=fixed)
     return table
+
+
+def cut(text: str) -> Text:
+    """Text that is cut off where its column ends."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def result_table(results: Mapping[str, Result]) -> Table:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
-from flows.views.live import StageDisplay
-from flows.views.terminal import status_table
+from flows.views.live import StageDisplay, live_lines
+from flows.views.status import show_run, show_runs
 
 FIGURES = {"loss": 6.85512, "mlm_loss": 6.1621, "nsp_loss": 0.6931, "tokens_per_second": 18234.5, "learning_rate": 1e-4}
 
@@ -17,7 +18,8 @@ FIGURES = {"loss": 6.85512, "mlm_loss": 6.1621, "nsp_loss": 0.6931, "tokens_per_
 def line(width: int, figures: dict[str, object], done: float = 189_600, total: float = 1_000_000) -> str:
     """The line as the terminal shows it, after one report half a minute ago and one now."""
     screen = Console(file=io.StringIO(), width=width, force_terminal=True, record=True)
-    display = StageDisplay("pretrain", screen)
+    display = StageDisplay("pretrain", screen, live_lines(screen))
+    display.__enter__()
     clock = [1000.0]
     display._progress.get_time = lambda: clock[0]
     display.progress(0, total, "steps", figures)
@@ -53,17 +55,39 @@ def test_a_long_note_gives_way() -> None:
     assert re.search(r"\d:\d\d left", found)
 
 
-def test_a_status_fits_80_columns() -> None:
-    rows = [
-        {
-            "stage": "pretrain",
-            "state": "interrupted",
-            "made": "2026-11-21T16:15:47+00:00",
-            "seconds": 754.0,
-            "artifact": "/long/path/of/runs/sample/pretrain-0123456789ab",
-        }
-    ]
-    screen = Console(file=io.StringIO(), width=80, record=True)
-    screen.print(status_table("runs/sample", rows))
-    lines = [found.split() for found in screen.export_text().splitlines()]
-    assert lines[-1] == "pretrain interrupted 2026-11-21 16:15 12 min 34 s pretrain-0123456789ab".split()
+RECORD = {
+    "run": "sample",
+    "state": "running",
+    "pid": 17,
+    "host": "here",
+    "started": 1e9,
+    "ended": 1e9 + 754,
+    "error": None,
+    "nodes": {
+        "dataset": {"state": "cached", "artifact": "/long/path/of/runs/sample/dataset-0123456789ab"},
+        "pretrain": {
+            "state": "running", "started": 1e9, "ended": 1e9 + 75, "done": 40, "total": 5500, "unit": "steps", "seconds_left": 7300,
+            "figures": {"precision": "bf16", "loss": 6.85512, "mlm_loss": 6.1621, "nsp_loss": 0.6931},
+        },
+        "finetune@sst2-1": {"state": "failed", "error": "dev.tsv is cut short; [fetch] it again"},
+    },
+}  # fmt: skip
+
+
+def shown(show: Callable[..., None], *values: object, width: int = 80) -> list[list[str]]:
+    screen = Console(file=io.StringIO(), width=width, record=True)
+    show(screen, *values)
+    return [found.split() for found in screen.export_text().splitlines()]
+
+
+def test_the_status_of_a_run_fits_80_columns() -> None:
+    lines = shown(show_run, "runs/sample", RECORD)
+    assert any(" ".join(found).startswith("pretrain running 1 min 15 s 2 h 01 min 40/5500 steps loss 6.8") for found in lines)
+    assert "dataset cached dataset-0123456789ab".split() in lines
+    assert lines[-1] == "finetune@sst2-1: dev.tsv is cut short; [fetch] it again".split()
+
+
+def test_the_status_of_all_runs_says_what_runs_and_what_failed() -> None:
+    lines = shown(show_runs, {"sample": RECORD})
+    assert " ".join(lines[-1]).endswith("12 min 34 s failed: finetune@sst2-1; runn…")
+    assert lines[-1][:3] == ["sample", "running", "1/3"]
