@@ -34,6 +34,7 @@ from model.families.presets import parse_model
 from pipeline.core import artifact, checkpoints, storage
 from pipeline.core.checkpoints import COMPLETE, is_checkpoint
 from pipeline.core.errors import DataError, UsageError
+from pipeline.core.stage import Build
 from pipeline.dataset.schema import DatasetInfo
 from pipeline.tokenizer.special import SpecialTokens
 
@@ -166,6 +167,11 @@ def load(path: str) -> Loaded:
     with held(path) as directory:
         verify(directory, training=False)
         return replace(described(directory), state=read_tensors(storage.join(directory, WEIGHTS)))
+
+
+def load_input(build: Build, path: str) -> Loaded:
+    """`load`, and hold the checkpoint as long as `build` goes on, for its tokenizer is read later."""
+    return load(build.cleanup.enter_context(held(path)))
 
 
 def described(directory: str) -> Loaded:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +16,72 @@ from flows.commands.common import emit, json_option
 @click.argument("path")
 @json_option
 def lineage(path: str, as_json: bool) -> None:
-    """Show what the artifact at PATH was made from, as far as its parents are beside it."""
-    from pipeline.core import artifact
+    """Show what the artifact at PATH, or the checkpoint in one, was made from, as far as its parents lie near it."""
+    from pipeline.core import artifact, fingerprints
 
-    neighbours = {}
-    for other in sorted(Path(path).resolve().parent.glob(f"*/{artifact.MANIFEST}")):
-        if not other.parent.is_symlink():
-            neighbours[artifact.read_manifest(str(other.parent)).fingerprint] = str(other.parent)
-    tree = _ancestors(path, neighbours)
+    place = str(Path(path).resolve())
+    named = fingerprints.artifact_fingerprint(place) or fingerprints.part_fingerprint(place)
+    tree = _ancestors(named or artifact.read_manifest(place).fingerprint, _Places(Path(place)))
     if as_json:
         emit(tree)
     else:
         _print_tree(tree, 0)
 
 
-def _ancestors(path: str, neighbours: dict[str, str]) -> dict[str, Any]:
-    from pipeline.core import artifact
+class _Places:
+    """The artifacts around a place, finished or not, by fingerprint; farther ones are read only for what nearer ones lack."""
 
-    manifest = artifact.read_manifest(path)
-    parents = {}
-    for name, fingerprint in manifest.parents.items():
-        place = neighbours.get(fingerprint)
-        parents[name] = _ancestors(place, neighbours) if place else {"fingerprint": fingerprint, "parents": {}}
-    return {
-        "stage": manifest.stage, "artifact": path, "fingerprint": manifest.fingerprint, "created": manifest.created, "parents": parents
-    }  # fmt: skip
+    def __init__(self, place: Path) -> None:
+        self._rest, self._known = _around(place), dict[str, str]()
+
+    def find(self, fingerprint: str) -> str | None:
+        from pipeline.core import fingerprints
+        from pipeline.core.errors import DataError
+
+        while fingerprint not in self._known:
+            directory = next(self._rest, None)
+            if directory is None:
+                return None
+            with contextlib.suppress(DataError):  # somebody else's manifest.json
+                self._known.setdefault(fingerprints.artifact_fingerprint(str(directory)), str(directory))
+        return self._known[fingerprint]
 
 
-def _print_tree(node: dict[str, Any], depth: int, name: str = "") -> None:
-    label = node.get("stage", name)
-    click.echo(
-        f"{'  ' * depth}{label:<{18 - 2 * min(depth, 5)}} {node['fingerprint'][:12]}  {node.get('artifact', '(outside)')}"
-    )
+def _around(place: Path) -> Iterator[Path]:
+    """The artifact at `place`, or that it is a part of; those beside it; those of the directory above, and of directories beside."""
+    from pipeline.core.artifact import MANIFEST
+    from pipeline.core.claim import BUILDING
+    from pipeline.core.fingerprints import DEEPEST_PART
+
+    above = [place, *place.parents][: DEEPEST_PART + 1]
+    owner = next((directory for directory in above if any((directory / name).exists() for name in (MANIFEST, BUILDING))), place)
+    yield owner
+    for pattern, start in (("*", owner.parent), ("*", owner.parent.parent), ("*/*", owner.parent.parent)):
+        for name in (MANIFEST, BUILDING):
+            yield from (mark.parent for mark in sorted(start.glob(f"{pattern}/{name}")) if not mark.parent.is_symlink())
+
+
+def _ancestors(fingerprint: str, places: _Places) -> dict[str, Any]:
+    """What is known of the artifact, or the part of one, with that fingerprint, and of all that it was made from."""
+    from pipeline.core import artifact, claim, fingerprints
+
+    place, part = places.find(fingerprints.owner_of(fingerprint)), fingerprints.part_of(fingerprint)
+    if place is None:
+        return {"fingerprint": fingerprint, "parents": {}}
+    found = {"artifact": place, "fingerprint": fingerprint, **({"part": part} if part else {})}
+    if not artifact.is_artifact(place):
+        begun = claim.read(place)
+        return {"stage": begun.stage if begun else "", **found, "unfinished": True, "parents": {}}
+    manifest = artifact.read_manifest(place)
+    parents = {name: _ancestors(parent, places) for name, parent in manifest.parents.items()}
+    return {"stage": manifest.stage, **found, "created": manifest.created, "parents": parents}
+
+
+def _print_tree(node: Mapping[str, Any], depth: int, role: str = "") -> None:
+    stage = node.get("stage", "")
+    label = f"{role} ({stage})" if role and stage and role != stage else stage or role
+    place = "/".join(filter(None, (node.get("artifact", "(outside)"), node.get("part", ""))))
+    told = "  (unfinished)" if node.get("unfinished") else ""
+    click.echo(f"{'  ' * depth}{label:<{24 - 2 * min(depth, 6)}} {node['fingerprint'][:12]}  {place}{told}")
     for parent, child in node["parents"].items():
         _print_tree(child, depth + 1, parent)

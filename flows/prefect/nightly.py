@@ -14,10 +14,9 @@ from flows.graph import plan, stages
 from flows.prefect.full_run import in_task
 from flows.session import RunParameters, Session
 from pipeline.core import fingerprints
-from pipeline.core.checkpoints import COMPLETE
+from pipeline.core.checkpoints import COMPLETE, held
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, UsageError
-
 
 def newest_checkpoint(run: Path) -> Path:
     """The complete checkpoint that was written last in any pretraining of the run.
@@ -25,7 +24,9 @@ def newest_checkpoint(run: Path) -> Path:
     Raises:
         DataError: there is none yet.
     """
-    marks = sorted(run.glob(f"pretrain-*/checkpoints/*/{COMPLETE}"), key=lambda mark: (mark.stat().st_mtime_ns, str(mark)))
+    marks = sorted(
+        run.glob(f"pretrain-*/checkpoints/*/{COMPLETE}"), key=lambda mark: (mark.stat().st_mtime_ns, str(mark))
+    )
     if not marks:
         raise DataError(f"{run} has no checkpoint yet; start a pretraining with `cloze run`")
     return marks[-1].parent
@@ -40,7 +41,7 @@ def nightly_evaluation(config: str = "demo", overrides: dict[str, Any] | None = 
         overrides: config values by dotted key, such as {"finetune.epochs": 1}.
     """
     session = NightlySession(config, overrides or {})
-    with session:
+    with held(session.checkpoint), session:
         for step in session.steps:
             in_task(step, session.attempt)
     return [plan.result_json(result) for result in session.results.values()]
@@ -56,8 +57,8 @@ class NightlySession(Session):
             raise UsageError(
                 f"the config of run {self.config.name!r} has no section {lacking[0]}, which the night runs; add {lacking[0]}: {{…}}"
             )
-        checkpoint = newest_checkpoint(self.directory)
-        inputs = {"checkpoint": str(checkpoint)}
+        self.checkpoint = str(newest_checkpoint(self.directory))
+        inputs = {"checkpoint": self.checkpoint}
         corpus = next((step.artifact for step in self.steps if step.name == "corpus"), None)
         finetune = self._step("finetune", self.config.nodes["finetune"].config, inputs, corpus, {})
         evaluate = self._step(

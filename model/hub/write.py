@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from model.checkpoint import CONFIG, WEIGHTS, Loaded, copy_files, load, write_tensors
+from model.checkpoint import CONFIG, WEIGHTS, Loaded, copy_files, load_input, write_tensors
 from model.families.hub import hub_of
 from model.hub.card import model_card
 from model.hub.parity import TOLERANCE, compare_with_transformers
@@ -27,7 +27,7 @@ def export(build: Build) -> Outcome:
         DataError: there is no checkpoint, or it is damaged, or has no Hugging Face form.
         ClozeError: what was written does not read back, or gives other logits.
     """
-    loaded = load(build.inputs["checkpoint"])
+    loaded = load_input(build, build.inputs["checkpoint"])
     config = write_directory(loaded, build.path)
     check_reload(loaded, build.path)
     difference = compare_with_transformers(loaded, build.path) if storage.is_local(build.path) else None

@@ -79,7 +79,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     begun = _begun(resumed, source_print)
     phases.check_schedule(config, begun)
     path = build.inputs.get("teacher")
-    teacher = None if path is None else load_teacher(path, config.model, info, data.tokenizer)
+    teacher = None if path is None else load_teacher(path, config.model, info, data.tokenizer, build)
     if teacher is not None:
         teacher.to(world.device)
     if resumed is not None and phase is not None:

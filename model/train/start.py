@@ -61,10 +61,11 @@ def begin(
     if path is None:
         model = for_dataset(wanted or model_config(DEFAULT_MODEL), info)
         return Beginning(model=model, taken=teacher.first_weights(model) if teacher else {})
-    loaded = checkpoint.load(path)
-    if wanted is not None:
-        check_same_shape(wanted, loaded, path)
-    state = grown(loaded, tokenizer.load(pieces), path)
+    with checkpoint.held(path) as directory:
+        loaded = checkpoint.load(directory)
+        if wanted is not None:
+            check_same_shape(wanted, loaded, path)
+        state = grown(loaded, tokenizer.load(pieces), path)
     model = loaded.model.model_copy(update={"vocab_size": len(state[WORD])})
     return Beginning(model=for_dataset(model, info), state=state)
 

@@ -20,6 +20,7 @@ from model.train.vocabulary import check_vocabulary
 from pipeline import tokenizer
 from pipeline.core import checkpoints, storage
 from pipeline.core.errors import UsageError
+from pipeline.core.stage import Build
 from pipeline.dataset.schema import DatasetInfo
 
 
@@ -62,13 +63,14 @@ class Teacher:
         }
 
 
-def load_teacher(path: str, student: ModelConfig | None, info: DatasetInfo, pieces: str) -> Teacher:
+def load_teacher(path: str, student: ModelConfig | None, info: DatasetInfo, pieces: str, build: Build) -> Teacher:
     """Read the teacher at `path`.
 
     Args:
         path: what `checkpoint.resolve` accepts, or a Hugging Face directory.
         student: the config's model.
         info: of the dataset, whose tokenizer directory is `pieces`.
+        build: that reads it.
 
     Raises:
         UsageError: the student's family does not learn from a teacher, or the teacher cannot read the dataset.
@@ -82,7 +84,7 @@ def load_teacher(path: str, student: ModelConfig | None, info: DatasetInfo, piec
         found = read_directory(path)
         model, state, heads, words = found.model, found.state, found.heads, path
     else:
-        loaded = checkpoint.load(path)
+        loaded = checkpoint.load_input(build, path)
         model, state, heads, words = loaded.model, loaded.state, loaded.heads, loaded.tokenizer
     if "masked_lm" not in heads or "discriminator" in heads:
         raise UsageError(f"teacher ({path}) has no masked_lm head to learn from (it has {', '.join(heads)}); use another model")

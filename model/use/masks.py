@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model.checkpoint import load
+from model.checkpoint import held, load
 from model.families.models import restore
 from pipeline import tokenizer
 from pipeline.core.errors import UsageError
@@ -39,10 +39,11 @@ def fill(checkpoint: str, texts: Sequence[str], top_k: int) -> list[list[Candida
         UsageError: a text without a mask, or longer than the model reads; or a checkpoint that cannot fill masks.
         DataError: there is no checkpoint at that path, or it is damaged.
     """
-    loaded = load(checkpoint)
+    with held(checkpoint) as directory:
+        loaded = load(directory)
+        pieces = tokenizer.load(loaded.tokenizer)
     if "masked_lm" not in loaded.heads:
         raise UsageError(f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); name a pretrained checkpoint")
-    pieces = tokenizer.load(loaded.tokenizer)
     mask_token = str(pieces.backend.id_to_token(pieces.special.mask))
     questions = [_question(text.replace(MASK, mask_token), pieces, loaded.model.max_position_embeddings) for text in texts]
     model = restore(loaded.model, loaded.state)

@@ -127,7 +127,7 @@ def artifact_fingerprint(path: str) -> str:
     return "" if begun is None else begun.fingerprint
 
 
-def _part_fingerprint(path: str) -> str:
+def part_fingerprint(path: str) -> str:
     """That of a part of an artifact, finished or not; empty where `path` does not lie below one. No byte of the part is read."""
     place, names = storage.absolute(path).rstrip("/"), list[str]()
     for _ in range(DEEPEST_PART):
@@ -149,7 +149,7 @@ def input_fingerprint(path: str) -> str:
     """
     if artifact.is_artifact(path):
         return artifact.read_manifest(path).fingerprint
-    part = _part_fingerprint(path)
+    part = part_fingerprint(path)
     if part:
         return part
     if not storage.exists(path):

@@ -32,7 +32,7 @@ def run(config: EvaluateConfig, build: Build) -> Outcome:
     world = join(build.execution)
     precision = resolve(config.precision, world.device)
     path = build.inputs["checkpoint"]
-    loaded = checkpoint.load(path)
+    loaded = checkpoint.load_input(build, path)
     meaning = loaded.task
     if meaning is None:
         raise UsageError(f"{path} was pretrained, not fine-tuned (it names no task); run `cloze finetune` on it first")

@@ -57,8 +57,7 @@ def starting_point(config: FinetuneConfig, build: Build, world: World) -> Start:
 def _found(config: FinetuneConfig, build: Build, world: World) -> Start:
     path = build.inputs.get("checkpoint")
     if path is not None:
-        # to the end: its tokenizer is copied into every checkpoint, and its training may prune it meanwhile
-        loaded = checkpoint.load(build.cleanup.enter_context(checkpoint.held(path)))
+        loaded = checkpoint.load_input(build, path)
         return Start(
             model=_with_lstm(loaded.model, config.bilstm),
             state=None if config.from_scratch else loaded.state,

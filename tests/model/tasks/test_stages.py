@@ -41,7 +41,7 @@ def test_it_learns_and_says_so(tuned, sentiment):
     assert artifact.verify(str(out)).ok
     counters = result.manifest.counters
     assert counters["kept/train"] == counters["read/train"] == 240
-    assert result.manifest.parents.keys() == {"pretrain", "data"}
+    assert result.manifest.parents.keys() == {"checkpoint", "data"}
     assert json.loads((out / "metrics.json").read_text())["metrics"] == metrics
 
 

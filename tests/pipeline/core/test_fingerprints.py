@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core import fingerprints, storage
+from pipeline.core import artifact, claim, fingerprints, storage
 from pipeline.core.errors import DataError
 
 
@@ -64,3 +64,55 @@ def test_tags_of_stores(info: dict[str, object], tag: str | None, monkeypatch: p
     """As s3fs, gcsfs and fsspec's HTTP file system give them."""
     monkeypatch.setattr(storage, "stat", lambda path: info)
     assert storage.content_tag("s3://bucket/a") == tag
+
+
+def finished(path: Path, fingerprint: str) -> Path:
+    path.mkdir(parents=True)
+    manifest = artifact.Manifest(stage="pretrain", version=1, fingerprint=fingerprint, parents={}, config={}, files=())
+    artifact.write_manifest(str(path), manifest)
+    return path
+
+
+def test_a_part_of_an_artifact_goes_by_the_artifacts_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is there or not: a plan knows it before, and a cached result after it was pruned. No byte is read."""
+    run = finished(tmp_path / "runs" / "pretrain-ab", "ab12")
+    part = run / "checkpoints" / "step-00008000"
+    assert fingerprints.input_fingerprint(str(part)) == "ab12/checkpoints/step-00008000"
+    (part / "tokenizer").mkdir(parents=True)
+    (part / "tokenizer" / "vocab.txt").write_text("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "sha256", lambda path: pytest.fail(f"{path} was read"))
+        assert fingerprints.input_fingerprint(f"{part}/") == "ab12/checkpoints/step-00008000"
+        assert fingerprints.input_fingerprint(str(part / "tokenizer")) == "ab12/checkpoints/step-00008000/tokenizer"
+        (tmp_path / "runs" / "pretrain").symlink_to("pretrain-ab")
+        monkeypatch.chdir(tmp_path / "runs" / "pretrain" / "checkpoints")
+        assert fingerprints.input_fingerprint("step-00008000") == "ab12/checkpoints/step-00008000"
+        assert fingerprints.input_fingerprint("../checkpoints/step-00008000") == "ab12/checkpoints/step-00008000"
+    assert fingerprints.input_fingerprint(str(run)) == "ab12"
+    assert fingerprints.owner_of("ab12/checkpoints/step-00008000") == "ab12" == fingerprints.owner_of("ab12")
+    assert fingerprints.part_of("ab12/checkpoints/step-00008000") == "checkpoints/step-00008000"
+    assert fingerprints.part_of("ab12") == ""
+
+
+def test_a_part_of_an_unfinished_artifact_has_the_name_it_will_have(tmp_path: Path) -> None:
+    run = tmp_path / "pretrain-cd"
+    claim.take("pretrain", str(run), "cd34", force=False)
+    assert fingerprints.input_fingerprint(str(run / "checkpoints" / "step-00000100")) == "cd34/checkpoints/step-00000100"
+    finished(tmp_path / "other", "ef").joinpath(claim.BUILDING).write_text("{}")
+    assert fingerprints.input_fingerprint(str(tmp_path / "other" / "a")) == "ef/a"
+
+
+def test_what_lies_elsewhere_counts_by_its_bytes(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", "ab12")
+    (tmp_path / "copy" / "deep").mkdir(parents=True)
+    (tmp_path / "copy" / "deep" / "a").write_text("text")
+    (run / "_scratch").mkdir()
+    (run / "_scratch" / "a").write_text("text")
+    (run / "1" / "2" / "3").mkdir(parents=True)
+    (run / "1" / "2" / "3" / "a").write_text("text")
+    for path in ("copy/deep/a", "run/_scratch/a", "run/1/2/3/a"):
+        assert fingerprints.input_fingerprint(str(tmp_path / path)) == hashlib.sha256(b"text").hexdigest()
+    with pytest.raises(DataError, match="does not exist"):
+        fingerprints.input_fingerprint(str(tmp_path / "nowhere" / "checkpoints" / "step-00000001"))
+    storage.write_bytes("memory://parts/a", b"text")
+    assert fingerprints.input_fingerprint("memory://parts/a") == hashlib.sha256(b"text").hexdigest()
