@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -28,6 +28,9 @@ from flows.views import terminal
 from pipeline.core.checkpoints import held
 from pipeline.core.errors import ClozeError, DataError, UsageError
 from pipeline.core.lock import LOCK, locked
+
+if TYPE_CHECKING:
+    from flows.tracking.registry import Registry
 
 LOOKS = 3  # a training may remove what was found before it is held
 CHAMPION_LABEL = "champion"
@@ -65,15 +68,21 @@ class Outcome:
             "gone": [found.key for found in self.gone],
             "failed": {name: str(error) for name, error in self.errors.items()},
             "candidate": self.candidate,
-            "promoted": self.replaced_somebody,
-            "why": self.decision.why if self.decision else self.told,
+            "promoted": self.promoted_one,
+            "why": self.why,
+            "told": self.told,
             "champion": self.champion.as_json() if self.champion else None,
             "notes": self.notes,
             "trend": self.trend,
         }
 
     @property
-    def replaced_somebody(self) -> bool:
+    def why(self) -> str:
+        """The gate's sentence; without a candidate, why there was none."""
+        return self.decision.why if self.decision else self.told
+
+    @property
+    def promoted_one(self) -> bool:
         return self.decision is not None and self.decision.promoted
 
 
@@ -107,7 +116,8 @@ class Night:
     def __enter__(self) -> Night:
         with contextlib.ExitStack() as stack:
             stack.enter_context(_lease(self.journal.directory))
-            self._adopt()
+            if self.outcome.choice.chosen:
+                self._ask_mlflow(self._adopt)
             for look in range(LOOKS):
                 gone = self._hold(stack, last=look == LOOKS - 1)
                 if not gone:
@@ -118,12 +128,10 @@ class Night:
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
-    def _adopt(self) -> None:
-        with self._asking_mlflow() as registry:
-            if registry is not None:
-                found = champion.adopt(self.journal, registry)
-                if found is not None:
-                    self._note(f"{found.why}; it is the champion now")
+    def _adopt(self, registry: Registry) -> None:
+        found = champion.adopt(self.journal, registry)
+        if found is not None:
+            self._note(f"{found.why}; it is the champion now")
 
     def _hold(self, stack: contextlib.ExitStack, last: bool) -> list[Found]:
         """Hold what is chosen and the champion. Returns what was gone before that."""
@@ -196,8 +204,12 @@ class Night:
         outcome.champion, outcome.replaced = promoted or before, before if promoted else None
         outcome.told = self._sentence(failed)
         self.journal.append(self._journal_line(failed, promoted))
-        self._tell_mlflow(session)
         outcome.trend = str(trend.write(self.journal, settings.timezone))
+        if not self.journal.told_to_registry():
+            self._ask_mlflow(lambda registry: champion.tell(self.journal, registry))
+        if session is not None:
+            facts = {"new": len(outcome.choice.new), "promoted": outcome.promoted_one, "why": outcome.why}
+            mlflow.record(self.runs, self.started, outcome.evaluated, facts, outcome.trend)
         return outcome
 
     def _scores(self, session: Session) -> tuple[dict[str, answers.Scores], dict[str, str]]:
@@ -228,28 +240,20 @@ class Night:
             "seen": [item.key for item in outcome.choice.new if item.key not in again],
             "results": outcome.evaluated,
             "candidate": outcome.candidate,
-            "why": outcome.decision.why if outcome.decision else outcome.told,
+            "why": outcome.why,
             "champion": promoted.as_json() if promoted else None,
             "failed": {keys[label]: sentence for label, sentence in failed.items() if label in keys},
             "gone": [item.key for item in outcome.gone],
         }
 
-    def _tell_mlflow(self, session: Session | None) -> None:
-        with self._asking_mlflow() as registry:
-            if registry is not None:
-                champion.tell(self.journal, registry)
-        if session is not None:
-            mlflow.record(self.runs, self.started, self.outcome)
-
-    @contextlib.contextmanager
-    def _asking_mlflow(self) -> Iterator[Any]:
-        """The registry; None without MLflow. What it does not answer is told, and done on the next night."""
+    def _ask_mlflow(self, call: Callable[[Registry], object]) -> None:
+        """Call with the registry. What it does not answer is told, and done on the next night."""
         from flows.tracking.registry import Registry
 
         try:
-            yield Registry(self.runs)
+            call(Registry(self.runs))
         except ClozeError as error:
-            self._note(f"{error}; the journal {self.journal.path} holds the champion until it does")
+            self._note(f"{error}; until it does, the champion is what {self.journal.path} says")
 
     def _note(self, sentence: str) -> None:
         self.outcome.notes.append(sentence)
@@ -297,8 +301,11 @@ def hold(
         if night.nothing:
             return night.finish(None)
         session = night.session()
-        with contextlib.suppress(Exception):  # told by `Outcome.errors`
+        try:
             run(session)
+        except Exception:
+            if not session.failures:
+                raise
         return night.finish(session)
 
 
