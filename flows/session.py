@@ -298,6 +298,8 @@ def _is_stop(error: BaseException) -> bool:
 def _sentence(error: BaseException | None) -> str | None:
     if error is None:
         return None
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped before it had anything to save; run again"
     return str(error) if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}".removesuffix(": ")
 
 

@@ -158,7 +158,7 @@ def _resolved_section(section: Mapping[str, Any], stage: Stage, base: str) -> di
     for role in stage.inputs.keys() & section.keys():
         reference = section[role]
         if isinstance(reference, str) and reference.partition("/")[1] and stage_of(reference.partition("/")[0]) is None:
-            found[role] = reference if "://" in reference else os.path.join(base, reference)
+            found[role] = reference if "://" in reference else os.path.normpath(os.path.join(base, reference))
     matrix = section.get(MATRIX)
     if isinstance(matrix, Mapping):
         found[MATRIX] = {

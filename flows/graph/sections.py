@@ -34,7 +34,10 @@ class Section:
         self.stage_name, self.label = stage, name.partition("@")[2]
         self.stage: Stage = stages.stage(stage)
         self.matrix = values.get(MATRIX)
-        self.run = merge(run, values.get(RUN) or {}, None, f"{name}.{RUN}")
+        own = values.get(RUN) or {}
+        if not isinstance(own, Mapping):
+            raise UsageError(f"{name}.{RUN} ({own!r}) must be a mapping of keys to values, such as {{processes: 2}}")
+        self.run = merge(run, own, None, f"{name}.{RUN}")
         self.roles = {key: value for key, value in values.items() if key in self.stage.inputs}
         self.fields = {key: value for key, value in values.items() if key not in (MATRIX, RUN, *self.roles)}
         if self.stage.gathers and self.matrix:
@@ -140,6 +143,8 @@ class Graph:
         """What may serve as an input: its place in the matrices, and where it comes from; none for an optional one that is not there."""
         wanted = section.stage.inputs[role]
         if text is False:
+            if wanted.required:
+                raise UsageError(f"{section.name}.{role} (false) cannot be left out; name a node or an artifact's path")
             return
         if text is None or text is True:
             if "vocab" in wanted.kinds and self.tokenizer is not None:
