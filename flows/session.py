@@ -16,17 +16,16 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 from rich.markup import escape
 
-from flows.graph import begun, overrides, plan, record, retries, schedule, slots
+from flows.graph import begun, overrides, plan, record, retries, schedule, slots, stages
 from flows.graph import config as configs
-from flows.tracking.spool import Spool, tracking_uri
+from flows.tracking.node import status_of
+from flows.tracking.records import NodeFacts, RunRecords
 from flows.views import terminal
 from flows.views.live import StageDisplay, live_lines
 from pipeline.core.errors import ClozeError, Stopped
 from pipeline.core.execute import Result
 from pipeline.core.lock import locked
 from pipeline.core.reporting import Reporter
-
-EXPERIMENT = "cloze"
 
 
 class RunParameters(BaseModel):
@@ -93,13 +92,13 @@ class Session:
         self.screen = screen or terminal.console()
         self.results: dict[str, Result] = {}
         self.failures: dict[str, BaseException] = {}
-        self.spool: Spool | None = None
+        self.records: RunRecords | None = None
         self.record: record.RunRecord | None = None
         self.machine = slots.machine()
         self._lines = live_lines(self.screen)
         self._stop = threading.Event()
         self._held = contextlib.ExitStack()
-        self._parent = ""
+        self._run_id = run_id
 
     @property
     def directory(self) -> Path:
@@ -125,10 +124,8 @@ class Session:
                 self.directory, self.config.name, self.steps, self.parameters.model_dump(mode="json"), self.config.values
             )
             if not self.nothing_to_do:
-                self.spool = Spool(runs / ".tracking", tracking_uri(runs), EXPERIMENT)
-                self.spool.start_sender()
-                self._parent = self.spool.start_run(self.config.name, tags={"cloze.kind": "pipeline"})
-                self.spool.params(self._parent, self.config.dump())
+                self.records = RunRecords(runs)
+                self.records.begin(self.config.name, self.config.values, self.config.dump(), run_id=self._run_id)
             held.enter_context(self._lines)
             self._held = held.pop_all()
         return self
@@ -139,23 +136,13 @@ class Session:
         with self._held:
             self._lines.stop()
             self.record.end(_state(error), _sentence(error))
-            self._close_spool(error)
+            self._close_records(error)
 
-    def _close_spool(self, error: BaseException | None) -> None:
-        if self.spool is None:
-            return
-        self.spool.end_run(self._parent, _status(error))
-        if not self.spool.close():
-            where = self.spool.directory
-            self.screen.print(
-                f"[yellow]MLflow at {self.spool.uri} did not take all records;[/] they wait in {where} for the next run"
-            )
-        refused = self.spool.refused()
-        if refused:
-            reason = next(iter(refused))
-            self.screen.print(
-                f"[yellow]MLflow refused {refused.total()} records[/] (the first: {escape(reason)}); they are set aside, `cloze doctor` lists them"
-            )
+    def _close_records(self, error: BaseException | None) -> None:
+        if self.records is not None:
+            self.records.end(status_of(error))
+            for sentence in self.records.close():
+                self.screen.print(f"[yellow]{escape(sentence)}[/]")
 
     def stop(self) -> None:
         """Ask every node that runs to end: trainings with a checkpoint."""
@@ -189,8 +176,13 @@ class Session:
 
     def _made(self, step: plan.Step, attempt: int) -> Result:
         assert self.record is not None
+        facts = _facts(step)
         if step.cached:
-            return plan.run_step(step)
+            result = plan.run_step(step)
+            if self.records is not None:
+                self.records.finished(facts, result)
+            return result
+        assert self.records is not None
         execution = step.node.execution
         wanted = slots.demand(step.node.stage, execution, self.machine)
         self.record.node(step.name, record.WAITING, attempt=attempt)
@@ -202,13 +194,10 @@ class Session:
                 given["threads"] = max(1, execution.cpus // execution.processes)
             with (
                 StageDisplay(step.name, self.screen, self._lines) as display,
-                _Record(step, self, display) as told,
+                self.records.node(facts, _Shown(step, self, display)) as told,
             ):
                 result = plan.run_step(step, execution.model_copy(update=given), told)
-                told.result(result)
-        report_file = result.manifest.summary.get("report")
-        if report_file and self.spool:
-            self.spool.file(self._parent, str(Path(step.artifact).resolve() / report_file))
+                self.records.finished(facts, result, told)
         return result
 
     def _told_waiting(self, step: plan.Step) -> None:
@@ -233,56 +222,40 @@ class Session:
                     raise
 
 
-class _Record(Reporter):
-    """A node's run in MLflow, from the moment that its directory is claimed; a cached one has none. Shows progress on the way.
-
-    The build id names the run, so a stage that was killed goes on in the run that it began.
-    """
+class _Shown(Reporter):
+    """What a node reports, in its live line and in the run's record."""
 
     def __init__(self, step: plan.Step, session: Session, display: Reporter) -> None:
-        assert session.spool is not None
         assert session.record is not None
-        self.step, self.session, self.display = step, session, display
-        self.spool, self.record = session.spool, session.record
-        self.run: str | None = None
+        self.step, self.session, self.display, self.record = step, session, display, session.record
 
     def begin(self, build_id: str) -> None:
         self.session.begun.add(self.step.fingerprint)
         self.record.node(self.step.name, record.RUNNING)
-        tags = {"cloze.kind": "stage", "cloze.fingerprint": self.step.fingerprint}
-        self.run = self.spool.start_run(self.step.name, self.session._parent, tags, run=build_id)
-        self.spool.params(self.run, self.step.node.config.model_dump(mode="json"))
 
     def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         self.display.progress(done, total, unit, figures)
         self.record.progress(self.step.name, done, total, unit, figures)
 
-    def metrics(self, values: Mapping[str, Any]) -> None:
-        if self.run is not None:
-            self.spool.line(self.run, values)
-
     def stop_asked(self) -> bool:
         return self.session._stop.is_set()
 
-    def result(self, result: Result) -> None:
-        """The figures of the finished artifact."""
-        if self.run is not None:
-            manifest = result.manifest
-            self.spool.metrics(self.run, {"seconds": result.seconds, **manifest.summary})
-            self.spool.metrics(self.run, {"count": {key.replace("/", "."): n for key, n in manifest.counters.items()}})
 
-    def __enter__(self) -> _Record:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if self.run is not None:
-            self.spool.end_run(self.run, _status(error))
-
-
-def _status(error: BaseException | None) -> str:
-    if error is None:
-        return "FINISHED"
-    return "KILLED" if _is_stop(error) else "FAILED"
+def _facts(step: plan.Step) -> NodeFacts:
+    """What MLflow is told of a node."""
+    node = step.node
+    parallel = stages.stage(node.stage).parallel
+    return NodeFacts(
+        name=node.name,
+        stage=node.stage,
+        section=node.section,
+        config=node.config,
+        fingerprint=step.fingerprint,
+        artifact=step.artifact,
+        inputs=step.inputs,
+        place=node.values,
+        world_size=node.execution.processes * node.execution.nodes if parallel else 1,
+    )
 
 
 def _state(error: BaseException | None) -> str:

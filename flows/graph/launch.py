@@ -95,6 +95,8 @@ class _Ranks:
             for rank, environment in enumerate(rank_environments(self.build.execution, self.count)):
                 stream = self._start(rank, environment, job_file)
                 selector.register(stream, selectors.EVENT_READ, (rank, bytearray()))
+            first = node * self.count
+            self.build.report.processes({first + rank: process.pid for rank, process in enumerate(self.processes)})
             self._watch(selector)
         except BaseException as error:
             self._stop(self.grace)
@@ -106,6 +108,7 @@ class _Ranks:
             raise
         finally:
             self._stop(0)
+            self.build.report.processes({})
             for key in list(selector.get_map().values()):
                 key.fileobj.close()  # type: ignore[union-attr]
             selector.close()
@@ -200,6 +203,9 @@ class _Ranks:
             elif "metrics" in event:
                 if rank == 0:
                     self.build.report.metrics(event["metrics"])
+            elif "checkpoint" in event:
+                if rank == 0:
+                    self.build.report.checkpoint(*event["checkpoint"])
             else:
                 self.final[rank] = event
 

@@ -7,7 +7,8 @@ modules are imported when they are needed: a name costs nothing.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.registry import load
@@ -61,3 +62,13 @@ def headline(manifest: Manifest) -> str:
     reference = TABLE.get(manifest.stage) or TOOLS.get(manifest.stage)
     found: Stage | None = load(reference) if reference else None
     return found.headline(manifest.summary) if found else ""
+
+
+def figures(name: str, summary: Mapping[str, Any]) -> dict[str, float]:
+    """The figures by which runs of a stage are compared, from its summary."""
+    found: dict[str, float] = {}
+    for key in stage(name).compared:
+        value = summary.get(key)
+        inner = value if isinstance(value, Mapping) else {key: value}
+        found |= {k: float(v) for k, v in inner.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
+    return found

@@ -37,3 +37,21 @@ def refused(directory: Path, since: float = 0.0) -> Counter[str]:
         if entry["time"] >= since:
             found[entry["reason"]] += 1
     return found
+
+
+def send_again(directory: Path) -> int:
+    """Put what was set aside into a spool of its own, which the next run's sender takes up. Returns how many records there were."""
+    path = directory / FILE
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    records = []
+    for line in lines:
+        try:
+            record = json.loads(line)["record"]
+        except (ValueError, KeyError):
+            continue
+        if "op" in record:  # a damaged line has nothing to send
+            records.append(json.dumps(record) + "\n")
+    if records:
+        (directory / f"{int(time.time() * 1000)}-again.jsonl").write_text("".join(records), encoding="utf-8")
+    path.unlink(missing_ok=True)
+    return len(records)

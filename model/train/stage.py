@@ -53,4 +53,5 @@ STAGE = Stage(
     parallel=True,
     outputs=("checkpoint",),
     headline=headline,
+    compared=("heldout_loss", "heldout_accuracy", "heldout_perplexity", "loss", "tokens_per_second"),
 )

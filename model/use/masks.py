@@ -27,45 +27,57 @@ class Question:
     masks: tuple[int, ...]
 
 
-def fill(checkpoint: str, texts: Sequence[str], top_k: int) -> list[list[Candidate]]:
-    """The `top_k` likeliest pieces for each mask, in the order of the texts and of the masks in them.
-
-    Each mask is filled alone: the model sees the other masks of its text as masks, and so does `sequence`.
-
-    Returns:
-        One list a mask of {"token": the piece as text, "score": its probability, "sequence": the text with it in place}.
+class Filler:
+    """A checkpoint in memory that fills masks.
 
     Raises:
-        UsageError: a text without a mask, or longer than the model reads; or a checkpoint that cannot fill masks.
+        UsageError: the checkpoint cannot fill masks.
         DataError: there is no checkpoint at that path, or it is damaged.
     """
-    with held(checkpoint) as directory:
-        loaded = load(directory)
-        pieces = tokenizer.load(loaded.tokenizer)
-    if "masked_lm" not in loaded.heads:
-        raise UsageError(f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); name a pretrained checkpoint")
-    mask_token = str(pieces.backend.id_to_token(pieces.special.mask))
-    questions = [_question(text.replace(MASK, mask_token), pieces, loaded.model.max_position_embeddings) for text in texts]
-    model = restore(loaded.model, loaded.state)
-    answers: list[list[Candidate]] = []
-    with torch.inference_mode():
-        for question in questions:  # one by one: texts are few, and padding could change the last digit
-            ids = torch.tensor([question.ids])
-            batch = {
-                "input_ids": ids,
-                "token_type_ids": torch.zeros_like(ids),
-                "masked_positions": torch.tensor(question.masks),
-            }
-            probabilities = model(batch)["mlm_logits"].float().softmax(dim=-1)
+
+    def __init__(self, checkpoint: str) -> None:
+        with held(checkpoint) as directory:
+            loaded = load(directory)
+            self.pieces = tokenizer.load(loaded.tokenizer)
+        if "masked_lm" not in loaded.heads:
+            raise UsageError(
+                f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); name a pretrained checkpoint"
+            )
+        self.mask_token = str(self.pieces.backend.id_to_token(self.pieces.special.mask))
+        self.longest = loaded.model.max_position_embeddings
+        self.model = restore(loaded.model, loaded.state)
+
+    def fill(self, text: str, top_k: int) -> list[list[Candidate]]:
+        """The `top_k` likeliest pieces for each mask of one text.
+
+        Each mask is filled alone: the model sees the other masks of its text as masks, and so does `sequence`.
+
+        Returns:
+            One list a mask of {"token": the piece as text, "score": its probability, "sequence": the text with it in place}.
+
+        Raises:
+            UsageError: a text without a mask, or longer than the model reads.
+        """
+        question = _question(text.replace(MASK, self.mask_token), self.pieces, self.longest)
+        ids = torch.tensor([question.ids])
+        batch = {"input_ids": ids, "token_type_ids": torch.zeros_like(ids), "masked_positions": torch.tensor(question.masks)}
+        with torch.inference_mode():
+            probabilities = self.model(batch)["mlm_logits"].float().softmax(dim=-1)
             best = probabilities.topk(min(top_k, probabilities.shape[-1]), dim=-1)
-            for number, (scores, tokens) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
-                answers.append(
-                    [
-                        _candidate(question.text, mask_token, number, token, score, pieces)
-                        for token, score in zip(tokens, scores, strict=True)
-                    ]
-                )
-    return answers
+        return [
+            [
+                _candidate(question.text, self.mask_token, number, token, score, self.pieces)
+                for token, score in zip(tokens, scores, strict=True)
+            ]
+            for number, (scores, tokens) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+        ]
+
+
+def fill(checkpoint: str, texts: Sequence[str], top_k: int) -> list[list[Candidate]]:
+    """The candidates of all masks, in the order of the texts and of the masks in them, see `Filler`."""
+    filler = Filler(checkpoint)
+    # one by one: texts are few, and padding could change the last digit
+    return [candidates for text in texts for candidates in filler.fill(text, top_k)]
 
 
 def _question(text: str, pieces: Tokenizer, longest: int) -> Question:

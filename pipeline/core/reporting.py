@@ -19,6 +19,12 @@ class Reporter:
     def metrics(self, values: Mapping[str, Any]) -> None:
         """One logged line: `step`, `time` (Unix seconds, when the line was made), and numbers by name."""
 
+    def checkpoint(self, step: int, path: str) -> None:
+        """A checkpoint that stays is complete: a milestone of the training, at the absolute `path`."""
+
+    def processes(self, ids: Mapping[int, int]) -> None:
+        """The stage runs in these processes of this machine, by rank; empty: it has ended."""
+
     def stop_asked(self) -> bool:
         """Whether the stage is to end, with a checkpoint if it is a training; asked about twice a second while processes run."""
         return False
@@ -44,6 +50,12 @@ class GuardedReporter(Reporter):
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         self._pass_on("metrics", values)
+
+    def checkpoint(self, step: int, path: str) -> None:
+        self._pass_on("checkpoint", step, path)
+
+    def processes(self, ids: Mapping[int, int]) -> None:
+        self._pass_on("processes", ids)
 
     def stop_asked(self) -> bool:
         return self._reporter.stop_asked()

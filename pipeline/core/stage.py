@@ -89,6 +89,7 @@ class Stage:
         parallel: whether it runs as several such processes, one a rank.
         outputs: the keys of its summary that hold paths relative to the artifact.
         headline: a short line for the terminal, from its summary: the figures that say most about the result.
+        compared: the keys of its summary, or of what these hold, by which runs are compared; numbers in them.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Stage:
     parallel: bool = False
     outputs: tuple[str, ...] = ()
     headline: Callable[[Mapping[str, Any]], str] = no_headline
+    compared: tuple[str, ...] = ()
 
     def fingerprint(self, config: StageConfig, parents: Mapping[str, str]) -> str:
         """Args: parents: the fingerprints of the input artifacts by name."""

@@ -6,6 +6,7 @@ writes one JSON object a line to the file descriptor in `CLOZE_EVENTS_FD`:
 
     {"progress": [done, total, unit, figures]}    any number of times
     {"metrics": {"step": n, "time": t, ...}}      any number of times: a logged line
+    {"checkpoint": [step, path]}                  any number of times: one that stays
     {"outcome": {...}, "counters": {...}}         once, last, if it ended well
     {"error": sentence, "exit_code": n}           once, last, if it did not
 """
@@ -72,6 +73,9 @@ class Events(Reporter):
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         self.send({"metrics": dict(values)})
+
+    def checkpoint(self, step: int, path: str) -> None:
+        self.send({"checkpoint": [step, path]})
 
 
 def local_directory(path: str) -> Path:

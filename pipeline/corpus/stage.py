@@ -151,4 +151,5 @@ STAGE = Stage(
     volatile=(CARD_PAGE, CARD),  # the card says how the corpus came to be; the content hash is of the text alone
     worker="pipeline",
     headline=headline,
+    compared=("documents", "bytes", "words"),
 )

@@ -182,4 +182,5 @@ STAGE = Stage(
     },
     worker="pipeline",
     headline=headline,
+    compared=("rows", "tokens", "padding_share"),
 )

@@ -221,4 +221,5 @@ STAGE = Stage(
     volatile=(REPORT,),
     worker="pipeline",
     headline=lambda summary: f"{summary['size']:,} pieces",
+    compared=("size", "fertility"),
 )

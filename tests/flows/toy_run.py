@@ -61,7 +61,9 @@ LETTERS = Stage(
     run=write_letters,
     outputs=("file",),
     headline=lambda summary: f"{summary['letters']} letters",
+    compared=("letters",),
 )
 COUNT = Stage(
-    name="count", version=1, config=CountConfig, run=count_letters, inputs={"letters": Input(kinds=("letters",), required=True)}
+    name="count", version=1, config=CountConfig, run=count_letters, inputs={"letters": Input(kinds=("letters",), required=True)},
+    compared=("letters",),
 )

@@ -28,4 +28,5 @@ STAGE = Stage(
     worker="model",
     outputs=("predictions",),
     headline=lambda summary: figures(summary["metrics"]),
+    compared=("metrics",),
 )

@@ -36,4 +36,5 @@ STAGE = Stage(
     parallel=True,
     outputs=("checkpoint", "predictions"),
     headline=lambda summary: figures(summary["metrics"]),
+    compared=("metrics",),
 )

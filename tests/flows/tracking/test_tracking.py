@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from flows.tracking import replay
+from flows.tracking import memory, replay
 from flows.tracking.refused import FILE
-from flows.tracking.spool import Spool, end_killed_runs, read_step
+from flows.tracking.spool import Spool, end_killed_runs
 
 
 def runs(uri: str) -> list[Any]:
@@ -165,7 +165,7 @@ def test_a_step_is_recorded_once_however_often_it_is_computed(tmp_path: Path) ->
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     third = Spool(tmp_path, "sqlite://", "cloze")
-    assert read_step(tmp_path, run) == 5
+    assert memory.read(tmp_path, run).step == 5
     third.start_run("pretrain", run=run)
     for step in range(1, 8):
         third.line(run, {"step": step, "time": 1.5, "loss": 2.0})
@@ -173,7 +173,7 @@ def test_a_step_is_recorded_once_however_often_it_is_computed(tmp_path: Path) ->
     points = [point for record in records if record["op"] == "metrics" for point in record["metrics"]]
     assert sorted(points) == [["loss", 2.0, step, 1500] for step in range(1, 8)]
     third.end_run(run)
-    assert read_step(tmp_path, run) == -1  # nothing goes on with it
+    assert memory.read(tmp_path, run).step == -1  # nothing goes on with it
 
 
 def test_a_run_that_was_started_again_in_one_spool_is_ended(tmp_path: Path) -> None:

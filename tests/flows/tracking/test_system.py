@@ -1,0 +1,34 @@
+"""The load of a node's processes: a busy one is seen as busy, with what it holds, and one that is gone is left out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from flows.tracking.system import Sampler
+
+BUSY = "import time\nheld = bytearray(b'x') * 200_000_000\nprint('ready', flush=True)\nwhile True: pass"
+
+
+def test_a_busy_process_is_seen() -> None:
+    process = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    seen: list[dict[str, float]] = []
+    sampler = Sampler({3: process.pid, 4: 2**22 - 1}, lambda figures: seen.append(dict(figures)), ".", seconds=0.3)
+    try:
+        deadline = time.monotonic() + 20
+        while len(seen) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        sampler.close()
+    assert len(seen) >= 3
+    assert max(figures["system/rank3/cpu_percent"] for figures in seen) > 10  # whatever else the machine does
+    assert 0.2 < seen[-1]["system/rank3/rss_gb"] < 0.4
+    assert not [name for name in seen[0] if "rank4" in name]
+    assert 0 < seen[0]["system/memory_percent"] < 100
+    assert seen[0]["system/disk_free_gb"] > 0
