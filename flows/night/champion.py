@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
+import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flows.night.journal import CHAMPION, REGISTERED, ROLLBACK, Champion, Journal
 from pipeline.core.checkpoints import is_checkpoint
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 COPIES = "champions"  # below the journal's directory
 KEPT = 3  # champions whose weights are kept: for rollbacks
+TRACKING = ".tracking"  # of MLflow's records, below the runs
 TRAINING = "training"  # of a checkpoint: what only resuming needs
 
 
@@ -64,10 +67,10 @@ def adopt(journal: Journal, registry: Registry) -> Champion | None:
         ClozeError: MLflow does not answer.
     """
     ours, alias = journal.champion(), registry.champion()
-    if alias is None or not journal.told_to_registry() or (ours is not None and ours.key == alias.fingerprint):
+    if alias is None or (ours is not None and (journal.version() is None or ours.key == alias.fingerprint)):
         return None
     found = _from_version(alias)
-    journal.append({"kind": CHAMPION, "time": found.since, "champion": found.as_json()})
+    journal.append({"kind": CHAMPION, "time": found.since, "champion": found.as_json(), "version": alias.number})
     return found
 
 
@@ -78,13 +81,15 @@ def tell(journal: Journal, registry: Registry) -> Version | None:
         ClozeError: MLflow does not answer, or the champion's weights are gone and MLflow has none of them.
     """
     champion = journal.champion()
-    if champion is None or journal.told_to_registry():
+    if champion is None or journal.version() is not None:
         return None
     version = registry.find(champion.key)
     if version is None:
         path = place(journal, champion)
         if path is None:
-            raise ClozeError(f"the champion's checkpoint {champion.checkpoint} is gone, so MLflow cannot be given it; roll back or wait for the next")
+            raise ClozeError(
+                f"the champion's checkpoint {champion.checkpoint} is gone, so MLflow cannot be given it; roll back or wait for the next"
+            )
         version = registry.register(
             path,
             fingerprint=champion.key,
@@ -100,6 +105,35 @@ def tell(journal: Journal, registry: Registry) -> Version | None:
             registry.promote(version, last.why)
     journal.append({"kind": REGISTERED, "time": time.time(), "key": champion.key, "version": version.number})
     return version
+
+
+def settle(journal: Journal) -> list[str]:
+    """`adopt` and `tell`, as far as MLflow answers and no night is going on. Returns what the user should know, a sentence each."""
+    from flows.tracking.registry import Registry
+
+    runs = journal.directory.parent
+    if journal.champion() is None and not (runs / TRACKING).exists():
+        return []
+    told = []
+    try:
+        with journal.lease():
+            registry = Registry(runs)
+            found = adopt(journal, registry)
+            told += [f"{found.why}; it is the champion now"] if found else []
+            tell(journal, registry)
+    except ClozeError as error:
+        told.append(f"{error}; until it does, the champion is what {journal.path} says")
+    return told
+
+
+def roll_back(journal: Journal, why: str) -> Champion:
+    """Make the champion's predecessor champion again.
+
+    Raises:
+        UsageError: there is none, or a night is going on.
+    """
+    with journal.lease():
+        return journal.rollback(why, f"{getpass.getuser()}@{socket.gethostname()}", time.time())
 
 
 def _rolled_back(registry: Registry, version: Version, why: str) -> bool:

@@ -111,7 +111,9 @@ def decide(
     word = "promoted" if promoted else "kept"
     interval = f"{level:.0%} interval{'s, together' if len(tasks) > 1 else ''}"
     figures = ", ".join(comparison.told() for comparison in comparisons)
-    return Decision(promoted=promoted, why=f"{word}: {figures}; {interval}{missing}", comparisons=comparisons, left_out=left_out)
+    return Decision(
+        promoted=promoted, why=f"{word}: {figures}; {interval}{missing}", comparisons=comparisons, left_out=left_out
+    )
 
 
 def compare(task: str, champion: Answers, candidate: Answers, level: float, resamples: int, seed: int) -> Comparison:

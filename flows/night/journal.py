@@ -4,7 +4,7 @@ It is the truth about the champion; MLflow's alias follows it when MLflow answer
 
     {"kind": "night", "started", "ended", "seen": [key], "results": [{"key", "run", "training", "step", "written", "scores", "perplexity"}],
      "candidate": key, "why", "champion": {…} who was promoted, or null, "failed": {key: sentence}, "gone": [key]}
-    {"kind": "champion", "time", "champion": {…}}    MLflow's alias was moved by somebody else, and that counts
+    {"kind": "champion", "time", "champion": {…}, "version"}    MLflow's alias was moved by somebody else, and that counts
     {"kind": "rollback", "time", "why", "by"}        the champion's predecessor is champion again
     {"kind": "registered", "time", "key", "version"} MLflow knows of the champion
 
@@ -16,12 +16,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import UsageError
+from pipeline.core.lock import LOCK, locked
 
 DIRECTORY = ".night"  # below the runs
 FILE = "nights.jsonl"
@@ -72,11 +73,28 @@ class Change:
 
 
 class Journal:
-    """The journal of a runs directory. Whoever appends holds the night's lease."""
+    """The journal of a runs directory. Whoever appends holds its lease."""
 
     def __init__(self, runs: Path) -> None:
         self.directory = runs / DIRECTORY
         self.path = self.directory / FILE
+
+    @contextmanager
+    def lease(self) -> Iterator[None]:
+        """Be the only one who holds a night, or changes the champion.
+
+        Raises:
+            UsageError: somebody else does; who it is.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(str(self.directory)))
+            except UsageError as error:
+                with suppress(OSError):
+                    holder = (self.directory / LOCK).read_text(encoding="utf-8").strip()
+                    raise UsageError(f"a night is going on ({holder}); wait for its end, or stop it") from error
+                raise
+            yield
 
     def lines(self) -> list[dict[str, Any]]:
         """All whole lines, oldest first."""
@@ -158,14 +176,12 @@ class Journal:
         self.append({"kind": ROLLBACK, "time": time, "why": why, "by": by})
         return before
 
-    def told_to_registry(self) -> bool:
-        """Whether MLflow was told of the present champion."""
-        told = True
+    def version(self) -> int | None:
+        """The champion's in MLflow; None: MLflow was not told of it yet."""
+        version: int | None = None
         for line in self._lines():
             if line["kind"] == REGISTERED:
-                told = True
-            elif line["kind"] == CHAMPION:
-                told = True  # it is MLflow that said so
+                version = int(line["version"])
             elif line["kind"] == ROLLBACK or line.get("champion"):
-                told = False
-        return told
+                version = line.get("version")
+        return version

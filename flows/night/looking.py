@@ -101,10 +101,10 @@ def _of_training(training: Path, runs: Path) -> Iterator[Found]:
     fingerprint, build, config, inputs = about
     marks = []
     for mark in sorted((training / STEPS).glob(f"step-*/{COMPLETE}")):
-        step = _STEP.fullmatch(mark.parent.name)
+        named = _STEP.fullmatch(mark.parent.name)
         with contextlib.suppress(FileNotFoundError):  # it is being removed
-            if step:
-                marks.append((int(step[1]), mark.parent, mark.stat().st_mtime))
+            if named:
+                marks.append((int(named[1]), mark.parent, mark.stat().st_mtime))
     made_from = _made_from(inputs)
     milestones = {int(step) for step in config.get(MILESTONES) or ()}
     for step, place, written in marks:
@@ -173,7 +173,9 @@ def choose(
         since: take what was written after that (Unix seconds), seen or not.
     """
     new = [item for item in found if (item.written >= since if since is not None else item.key not in seen)]
-    wanted = [item for item in new if ALL in which or (NEWEST in which and item.newest) or (MILESTONES in which and item.milestone)]
+    wanted = [
+        item for item in new if ALL in which or (NEWEST in which and item.newest) or (MILESTONES in which and item.milestone)
+    ]
     heads = [item for item in wanted if item.newest]
     order = [*reversed(heads), *(item for item in wanted if not item.newest)]
     return Choice(new=tuple(new), chosen=tuple(order[:limit]), waiting=tuple(order[limit:]))

@@ -16,7 +16,8 @@ Floats = npt.NDArray[np.float64]
 
 def _accuracy(counts: Floats) -> Floats:
     right: Floats = np.trace(counts, axis1=1, axis2=2)
-    return right / counts.sum(axis=(1, 2))
+    share: Floats = right / counts.sum(axis=(1, 2))
+    return share
 
 
 def _f1(counts: Floats) -> Floats:
@@ -33,7 +34,8 @@ def _macro_f1(counts: Floats) -> Floats:
 def _class_f1(counts: Floats) -> Floats:
     right = np.diagonal(counts, axis1=1, axis2=2)
     asked = counts.sum(axis=1) + counts.sum(axis=2)
-    return np.divide(2 * right, asked, out=np.zeros_like(asked), where=asked > 0)
+    found: Floats = np.divide(2 * right, asked, out=np.zeros_like(asked), where=asked > 0)
+    return found
 
 
 def _matthews(counts: Floats) -> Floats:
@@ -41,7 +43,8 @@ def _matthews(counts: Floats) -> Floats:
     true, said, total = counts.sum(axis=2), counts.sum(axis=1), counts.sum(axis=(1, 2))
     covariance = np.trace(counts, axis1=1, axis2=2) * total - (true * said).sum(axis=1)
     spread = np.sqrt((total**2 - (said**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1)))
-    return np.divide(covariance, spread, out=np.zeros_like(spread), where=spread > 0)
+    found: Floats = np.divide(covariance, spread, out=np.zeros_like(spread), where=spread > 0)
+    return found
 
 
 METRICS: dict[str, Callable[[Floats], Floats]] = {
@@ -65,7 +68,9 @@ def score(metric: str, labels: Sequence[str], predictions: Sequence[str], weight
     """
     names = sorted({*labels, *predictions})
     place = {name: number for number, name in enumerate(names)}
-    cells = np.array([place[true] * len(names) + place[said] for true, said in zip(labels, predictions, strict=True)], dtype=np.int64)
+    cells = np.array(
+        [place[true] * len(names) + place[said] for true, said in zip(labels, predictions, strict=True)], dtype=np.int64
+    )
     counts = np.zeros((len(weights), len(names) ** 2))
     for cell in np.unique(cells):
         counts[:, cell] = weights[:, cells == cell].sum(axis=1)

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.session import EXPERIMENT
-from flows.tracking.spool import Spool, tracking_uri
+from flows.tracking.spool import EXPERIMENT, Spool, tracking_uri
 
 
 def record(runs: Path, started: float, evaluated: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], page: str) -> bool:
@@ -30,7 +29,9 @@ def record(runs: Path, started: float, evaluated: Sequence[Mapping[str, Any]], f
         name = f"{result['run']} step {result['step']}"
         tags = {"cloze.kind": "candidate", "cloze.fingerprint": result["key"], "cloze.run": result["run"]}
         run = spool.start_run(name, night, tags)
-        scores = {task: {score["metric"]: score["mean"], "deviation": score["deviation"]} for task, score in result["scores"].items()}
+        scores = {
+            task: {score["metric"]: score["mean"], "deviation": score["deviation"]} for task, score in result["scores"].items()
+        }
         more = {} if result["perplexity"] is None else {"heldout_perplexity": result["perplexity"]}
         spool.metrics(run, {**scores, **more}, int(result["step"]))
         spool.end_run(run)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,8 +26,7 @@ from flows.night.suite import AXIS, Subject, Suite
 from flows.session import RunParameters, Session, run_plain
 from flows.views import terminal
 from pipeline.core.checkpoints import held
-from pipeline.core.errors import ClozeError, DataError, UsageError
-from pipeline.core.lock import LOCK, locked
+from pipeline.core.errors import ClozeError, DataError
 
 if TYPE_CHECKING:
     from flows.tracking.registry import Registry
@@ -115,7 +114,7 @@ class Night:
 
     def __enter__(self) -> Night:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_lease(self.journal.directory))
+            stack.enter_context(self.journal.lease())
             if self.outcome.choice.chosen:
                 self._ask_mlflow(self._adopt)
             for look in range(LOOKS):
@@ -178,7 +177,11 @@ class Night:
         outcome, settings = self.outcome, self.settings
         before = self.journal.champion()
         scores, failed = self._scores(session) if session is not None else ({}, {})
-        ready = {label: scores[label] for label in self.subjects if label in scores and label not in failed and label != CHAMPION_LABEL}
+        ready = {
+            label: scores[label]
+            for label in self.subjects
+            if label in scores and label not in failed and label != CHAMPION_LABEL
+        }
         promoted: Champion | None = None
         if ready:
             label = max(ready, key=lambda name: (ready[name].mean, name))
@@ -186,7 +189,9 @@ class Night:
             assert isinstance(found, Found)
             outcome.candidate = found.key
             if before is None:
-                outcome.decision = Decision(promoted=True, why="promoted: the first one, with nobody to compare it with", left_out={})
+                outcome.decision = Decision(
+                    promoted=True, why="promoted: the first one, with nobody to compare it with", left_out={}
+                )
             else:
                 known = scores[CHAMPION_LABEL].answers if CHAMPION_LABEL in scores else {}
                 outcome.decision = decide(
@@ -200,12 +205,14 @@ class Night:
             if outcome.decision.promoted:
                 promoted = _champion(found, ready[label].hundredths(), outcome.decision.why)
                 champion.keep(self.journal, promoted)
-        outcome.evaluated = [_line(item, scores[label]) for label, item in self.subjects.items() if isinstance(item, Found) and label in ready]
+        outcome.evaluated = [
+            _line(item, scores[label]) for label, item in self.subjects.items() if isinstance(item, Found) and label in ready
+        ]
         outcome.champion, outcome.replaced = promoted or before, before if promoted else None
         outcome.told = self._sentence(failed)
         self.journal.append(self._journal_line(failed, promoted))
         outcome.trend = str(trend.write(self.journal, settings.timezone))
-        if not self.journal.told_to_registry():
+        if outcome.champion is not None and self.journal.version() is None:
             self._ask_mlflow(lambda registry: champion.tell(self.journal, registry))
         if session is not None:
             facts = {"new": len(outcome.choice.new), "promoted": outcome.promoted_one, "why": outcome.why}
@@ -261,7 +268,11 @@ class Night:
 
     def _sentence(self, failed: Mapping[str, str]) -> str:
         outcome = self.outcome
-        parts = [f"{len(outcome.evaluated)} of {len(outcome.choice.new)} new checkpoints evaluated"] if outcome.choice.new else ["Nothing new"]
+        parts = (
+            [f"{len(outcome.evaluated)} of {len(outcome.choice.new)} new checkpoints evaluated"]
+            if outcome.choice.new
+            else ["Nothing new"]
+        )
         since = f" since {_moment(self.since)}" if self.since is not None else ""
         if not outcome.choice.new:
             parts[0] += f"{since}: no checkpoint has come"
@@ -322,22 +333,12 @@ def preview(wanted: Suite, since: str | None = None) -> dict[str, Any]:
         "chosen": [item.key for item in choice.chosen],
         "waiting": [item.key for item in choice.waiting],
         "passed": [item.key for item in choice.passed],
-        "nodes": [{"name": step.name, "stage": step.node.stage, "why": step.why, "cached": step.cached, "seconds": step.last_seconds} for step in steps],
+        "nodes": [
+            {"name": step.name, "stage": step.node.stage, "why": step.why, "cached": step.cached, "seconds": step.last_seconds}
+            for step in steps
+        ],
         "champion": now.as_json() if now else None,
     }
-
-
-@contextlib.contextmanager
-def _lease(directory: Path) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(locked(str(directory)))
-        except UsageError as error:
-            with contextlib.suppress(OSError):
-                holder = (directory / LOCK).read_text(encoding="utf-8").strip()
-                raise UsageError(f"a night is going on ({holder}); wait for its end, or stop it") from error
-            raise
-        yield
 
 
 def _champion(found: Found, scores: Mapping[str, float], why: str) -> Champion:
@@ -371,5 +372,3 @@ def _found_json(found: Found) -> dict[str, Any]:
 
 def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
-
-

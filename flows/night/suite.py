@@ -123,7 +123,9 @@ def load(reference: str = NIGHT, overrides: Mapping[str, Any] | None = None) -> 
         elif section is not False and (_reads(name) or _follows(name, kept)):
             kept[name] = section if isinstance(section, Mapping) else {}
     if not any(_reads(name) for name in kept):
-        raise UsageError(f"config {reference!r} has no section that reads a checkpoint; give it one such as finetune: {{task: sst2, data: …}}")
+        raise UsageError(
+            f"config {reference!r} has no section that reads a checkpoint; give it one such as finetune: {{task: sst2, data: …}}"
+        )
     return Suite(settings=settings, sections=kept, reference=reference, overrides=dict(overrides or {}))
 
 

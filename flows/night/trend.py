@@ -27,7 +27,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 NIGHTS = 60  # that are drawn and listed
 COLOURS = (BLUE, ORANGE, "#6b46c1", "#0e7490", "#be185d", "#4d7c0f", "#92400e", "#475569")
 CHAMPION = GREEN
-SCREEN = {INK: "var(--ink)", MUTED: "var(--muted)", "#cbd2d9": "var(--line)", "#e4e7eb": "var(--line)", RED: "var(--red)", GREEN: "var(--green)"}
+SCREEN = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    "#cbd2d9": "var(--line)",
+    "#e4e7eb": "var(--line)",
+    RED: "var(--red)",
+    GREEN: "var(--green)",
+}
 PERPLEXITY = "held-out perplexity"
 
 
@@ -65,16 +72,20 @@ def render(nights: Sequence[Mapping[str, Any]], changes: Sequence[Change], zone:
     for task, (unit, points) in tasks.items():
         reign = [] if task == PERPLEXITY else _reigns(task, changes, worked)
         charts.append((task, unit, _chart(unit, points, reign, {change.champion.key for change in changes}, times)))
-    return templates_in(TEMPLATES).get_template("trend.html").render(
-        champion=champion,
-        charts=charts,
-        changes=[(_time(change.time, zone), change) for change in reversed(changes)],
-        nights=list(zip(reversed(times), reversed(worked), strict=True)),
-        last=nights[-1] if nights else None,
-        last_time=_time(nights[-1]["started"], zone) if nights else "",
-        quiet=len(nights) - len([night for night in nights if night["results"] or night["failed"]]),
-        zone=zone,
-        perplexity=PERPLEXITY,
+    return (
+        templates_in(TEMPLATES)
+        .get_template("trend.html")
+        .render(
+            champion=champion,
+            charts=charts,
+            changes=[(_time(change.time, zone), change) for change in reversed(changes)],
+            nights=list(zip(reversed(times), reversed(worked), strict=True)),
+            last=nights[-1] if nights else None,
+            last_time=_time(nights[-1]["started"], zone) if nights else "",
+            quiet=len(nights) - len([night for night in nights if night["results"] or night["failed"]]),
+            zone=zone,
+            perplexity=PERPLEXITY,
+        )
     )
 
 
@@ -85,7 +96,12 @@ def _points(nights: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, list[Po
     found: dict[str, tuple[str, list[Point]]] = {}
     perplexity: list[Point] = []
     for number, result in results:
-        place = {"night": number, "key": result["key"], "series": names[result["run"], result["training"]], "step": result["step"]}
+        place = {
+            "night": number,
+            "key": result["key"],
+            "series": names[result["run"], result["training"]],
+            "step": result["step"],
+        }
         for task, score in result["scores"].items():
             unit = f"{score['metric'].replace('_', ' ')} × 100"
             point = Point(**place, value=100 * score["mean"], deviation=100 * score["deviation"])
@@ -112,7 +128,9 @@ def _reigns(task: str, changes: Sequence[Change], nights: Sequence[Mapping[str, 
     return found
 
 
-def _chart(unit: str, points: Sequence[Point], reign: Sequence[tuple[float, float]], champions: set[str], times: Sequence[str]) -> str:
+def _chart(
+    unit: str, points: Sequence[Point], reign: Sequence[tuple[float, float]], champions: set[str], times: Sequence[str]
+) -> str:
     """By step on the left, by night on the right, with one scale."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.4, 3.1), layout="constrained")
@@ -129,10 +147,14 @@ def _chart(unit: str, points: Sequence[Point], reign: Sequence[tuple[float, floa
         crowned = [point for point in points if point.key in champions]
         for axes, across in ((by_step, [p.step for p in crowned]), (by_night, [p.night for p in crowned])):
             heights = [p.value for p in crowned]
-            axes.scatter(across, heights, s=70, facecolors="none", edgecolors=CHAMPION, linewidths=1.4, zorder=3, label="was champion")
+            axes.scatter(
+                across, heights, s=70, facecolors="none", edgecolors=CHAMPION, linewidths=1.4, zorder=3, label="was champion"
+            )
         if reign:
             xs, ys = [x for x, _ in reign], [y for _, y in reign]
-            by_night.plot([*xs, xs[-1] + 0.5], [*ys, ys[-1]], color=CHAMPION, drawstyle="steps-post", linewidth=1.6, label="champion")
+            by_night.plot(
+                [*xs, xs[-1] + 0.5], [*ys, ys[-1]], color=CHAMPION, drawstyle="steps-post", linewidth=1.6, label="champion"
+            )
             by_night.legend(loc="lower right")
         _finish(by_step, by_night, unit, times)
         page = svg(figure)
