@@ -10,7 +10,7 @@ from flows.commands.common import emit, json_option
 from flows.commands.run_options import set_option
 
 if TYPE_CHECKING:
-    from flows.night.night import Outcome
+    from flows.night.outcome import Outcome
 
 
 @click.command()

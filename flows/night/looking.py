@@ -11,7 +11,7 @@ import datetime
 import json
 import re
 import zoneinfo
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,8 @@ class Choice:
     @property
     def passed(self) -> list[Found]:
         """New ones that nobody asked for, such as those between milestones."""
-        kept = {*self.chosen, *self.waiting}
-        return [found for found in self.new if found not in kept]
+        kept = {found.key for found in (*self.chosen, *self.waiting)}
+        return [found for found in self.new if found.key not in kept]
 
 
 def look(runs: Path) -> list[Found]:
@@ -181,11 +181,9 @@ def choose(
     return Choice(new=tuple(new), chosen=tuple(order[:limit]), waiting=tuple(order[limit:]))
 
 
-def labels(found: Iterable[Found]) -> dict[str, Found]:
-    """A short name for each that can be part of a node's: `demo.200`, with a part of its key where two would be the same."""
-    items = list(found)
-    names = [f"{re.sub(r'[^A-Za-z0-9_+]+', '_', item.run)}.{item.step}" for item in items]
-    return {name if names.count(name) == 1 else f"{name}.{item.key[:8]}": item for name, item in zip(names, items, strict=True)}
+def label(run: str, step: int, key: str) -> str:
+    """A short name for a checkpoint that can be part of a node's, the same on every night: `demo.200.dcf96134`."""
+    return f"{re.sub(r'[^A-Za-z0-9_+]+', '_', run)}.{step}.{key[:8]}"
 
 
 def parse_since(text: str, now: float, zone: str) -> float:

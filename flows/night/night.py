@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from flows.night import answers, champion, looking, mlflow, trend
 from flows.night.gate import Decision, decide
 from flows.night.journal import NIGHT, Champion, Journal
 from flows.night.looking import Choice, Found
+from flows.night.outcome import Outcome
 from flows.night.suite import AXIS, Subject, Suite
 from flows.session import RunParameters, Session, run_plain
 from flows.views import terminal
@@ -32,57 +32,6 @@ if TYPE_CHECKING:
     from flows.tracking.registry import Registry
 
 LOOKS = 3  # a training may remove what was found before it is held
-CHAMPION_LABEL = "champion"
-
-
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """What came of a night.
-
-    Attributes:
-        evaluated: the lines of the journal.
-        gone: checkpoints that their training removed before they were read.
-        errors: what nodes raised, by node.
-        notes: sentences for who reads on.
-    """
-
-    choice: Choice
-    evaluated: list[dict[str, Any]] = field(default_factory=list)
-    gone: list[Found] = field(default_factory=list)
-    errors: dict[str, BaseException] = field(default_factory=dict)
-    decision: Decision | None = None
-    candidate: str | None = None
-    champion: Champion | None = None
-    replaced: Champion | None = None
-    notes: list[str] = field(default_factory=list)
-    trend: str | None = None
-    told: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "new": len(self.choice.new),
-            "evaluated": self.evaluated,
-            "waiting": [found.key for found in self.choice.waiting],
-            "passed": len(self.choice.passed),
-            "gone": [found.key for found in self.gone],
-            "failed": {name: str(error) for name, error in self.errors.items()},
-            "candidate": self.candidate,
-            "promoted": self.promoted_one,
-            "why": self.why,
-            "told": self.told,
-            "champion": self.champion.as_json() if self.champion else None,
-            "notes": self.notes,
-            "trend": self.trend,
-        }
-
-    @property
-    def why(self) -> str:
-        """The gate's sentence; without a candidate, why there was none."""
-        return self.decision.why if self.decision else self.told
-
-    @property
-    def promoted_one(self) -> bool:
-        return self.decision is not None and self.decision.promoted
 
 
 class Night:
@@ -97,7 +46,9 @@ class Night:
         self.since = None if since is None else looking.parse_since(since, self.started, self.settings.timezone)
         self.screen = screen or terminal.console()
         self.outcome = Outcome(choice=self.choose())
-        self.subjects: dict[str, Found | Champion] = {}
+        self.candidates: dict[str, Found] = {}  # by label
+        self.reigning: str | None = None  # the champion's label
+        self.subjects: dict[str, Subject] = {}
         self._held = contextlib.ExitStack()
 
     def choose(self) -> Choice:
@@ -135,7 +86,7 @@ class Night:
     def _hold(self, stack: contextlib.ExitStack, last: bool) -> list[Found]:
         """Hold what is chosen and the champion. Returns what was gone before that."""
         self.outcome.choice, gone = self.choose(), list[Found]()
-        now, chosen = self.journal.champion(), list[Found]()
+        chosen = list[Found]()
         with contextlib.ExitStack() as trying:
             for item in self.outcome.choice.chosen:
                 try:
@@ -147,53 +98,54 @@ class Night:
                 return gone
             stack.push(trying.pop_all())
         self.outcome.gone = gone
-        self.subjects = dict(looking.labels(item for item in chosen if now is None or item.key != now.key))
-        path = champion.place(self.journal, now) if now is not None else None
-        if now is not None and chosen:
-            if path is None:
-                self._note(f"the champion's checkpoint {now.checkpoint} is gone; it cannot be compared with")
-            else:
-                with contextlib.suppress(DataError):
-                    stack.enter_context(held(path))
-                self.subjects[CHAMPION_LABEL] = now
+        self.take(chosen)
+        if self.reigning is not None:
+            with contextlib.suppress(DataError):  # somebody removes it by hand just now
+                stack.enter_context(held(self.subjects[self.reigning].path))
         return []
+
+    def take(self, chosen: Iterable[Found]) -> None:
+        """What the suite runs on: the chosen ones, and the champion as far as its weights are there."""
+        now = self.journal.champion()
+        found = [item for item in chosen if now is None or item.key != now.key]
+        self.subjects = {looking.label(item.run, item.step, item.key): _subject(item, item.path) for item in found}
+        self.candidates = {looking.label(item.run, item.step, item.key): item for item in found}
+        self.reigning = None
+        if now is not None and found:
+            path = champion.place(self.journal, now)
+            if path is None:
+                self._note(f"the champion's checkpoint {now.checkpoint} is gone, so nothing can be compared with it")
+            else:
+                self.reigning = looking.label(now.run, now.step, now.key)
+                self.subjects[self.reigning] = _subject(now, path)
 
     @property
     def nothing(self) -> bool:
         """Whether there is no work."""
-        return not any(label != CHAMPION_LABEL for label in self.subjects)
+        return not self.candidates
 
     def session(self) -> Session:
         """The suite on every subject, as a run's session."""
-        subjects = {}
-        for label, item in self.subjects.items():
-            path = item.path if isinstance(item, Found) else champion.place(self.journal, item)
-            subjects[label] = Subject(path=str(path), made_from=item.made_from)
         parameters = RunParameters(config=self.suite.reference, overrides=dict(self.suite.overrides))
-        return Session(parameters, self.screen, config=self.suite.config(subjects))
+        return Session(parameters, self.screen, config=self.suite.config(self.subjects))
 
     def finish(self, session: Session | None) -> Outcome:
         """Scores, decision, journal, registry and page. Args: session: that has run; None: there was nothing to run."""
         outcome, settings = self.outcome, self.settings
         before = self.journal.champion()
         scores, failed = self._scores(session) if session is not None else ({}, {})
-        ready = {
-            label: scores[label]
-            for label in self.subjects
-            if label in scores and label not in failed and label != CHAMPION_LABEL
-        }
+        ready = {label: scores[label] for label in self.candidates if label in scores and label not in failed}
         promoted: Champion | None = None
         if ready:
             label = max(ready, key=lambda name: (ready[name].mean, name))
-            found = self.subjects[label]
-            assert isinstance(found, Found)
+            found = self.candidates[label]
             outcome.candidate = found.key
             if before is None:
                 outcome.decision = Decision(
                     promoted=True, why="promoted: the first one, with nobody to compare it with", left_out={}
                 )
             else:
-                known = scores[CHAMPION_LABEL].answers if CHAMPION_LABEL in scores else {}
+                known = scores[self.reigning].answers if self.reigning in scores else {}
                 outcome.decision = decide(
                     known,
                     ready[label].answers,
@@ -205,11 +157,9 @@ class Night:
             if outcome.decision.promoted:
                 promoted = _champion(found, ready[label].hundredths(), outcome.decision.why)
                 champion.keep(self.journal, promoted)
-        outcome.evaluated = [
-            _line(item, scores[label]) for label, item in self.subjects.items() if isinstance(item, Found) and label in ready
-        ]
+        outcome.evaluated = [_line(item, scores[label]) for label, item in self.candidates.items() if label in ready]
         outcome.champion, outcome.replaced = promoted or before, before if promoted else None
-        outcome.told = self._sentence(failed)
+        outcome.told = outcome.sentence(len(failed))
         self.journal.append(self._journal_line(failed, promoted))
         outcome.trend = str(trend.write(self.journal, settings.timezone))
         if outcome.champion is not None and self.journal.version() is None:
@@ -220,26 +170,26 @@ class Night:
         return outcome
 
     def _scores(self, session: Session) -> tuple[dict[str, answers.Scores], dict[str, str]]:
-        """By label: the scores, and of what failed the sentence. What failed since its checkpoint went is told, and is no failure."""
+        """By label: the scores, and of what failed the sentence. What failed because its checkpoint went is told, and is no failure."""
         made = [(session.step(name).node, result.artifact) for name, result in session.results.items()]
         failed: dict[str, str] = {}
         for step in session.steps:
             label = str(step.node.values.get(AXIS, ""))
             if step.name in session.results or not label:
                 continue
-            error, item = session.failures.get(step.name), self.subjects[label]
-            if isinstance(item, Found) and not Path(item.path).exists():
-                if item not in self.outcome.gone:
-                    self.outcome.gone.append(item)
-            elif error is not None:
+            error, item = session.failures.get(step.name), self.candidates.get(label)
+            if item is not None and not Path(item.path).exists():
+                del self.candidates[label]
+                self.outcome.gone.append(item)
+            elif label in self.subjects and error is not None:
                 self.outcome.errors[step.name] = error
-            failed.setdefault(label, f"{step.name}: {error or 'an input failed'}")
+                failed.setdefault(label, f"{step.name}: {error}")
         return answers.gather(made), failed
 
     def _journal_line(self, failed: Mapping[str, str], promoted: Champion | None) -> dict[str, Any]:
         outcome = self.outcome
-        keys = {label: item.key for label, item in self.subjects.items() if label != CHAMPION_LABEL}
-        again = {keys[label] for label in failed if label in keys} | {item.key for item in outcome.choice.waiting}
+        broken = {item.key: failed[label] for label, item in self.candidates.items() if label in failed}
+        again = {*broken, *(item.key for item in outcome.choice.waiting)}
         return {
             "kind": NIGHT,
             "started": self.started,
@@ -249,7 +199,7 @@ class Night:
             "candidate": outcome.candidate,
             "why": outcome.why,
             "champion": promoted.as_json() if promoted else None,
-            "failed": {keys[label]: sentence for label, sentence in failed.items() if label in keys},
+            "failed": broken,
             "gone": [item.key for item in outcome.gone],
         }
 
@@ -265,24 +215,6 @@ class Night:
     def _note(self, sentence: str) -> None:
         self.outcome.notes.append(sentence)
         self.screen.print(f"[yellow]{escape(sentence)}[/]")
-
-    def _sentence(self, failed: Mapping[str, str]) -> str:
-        outcome = self.outcome
-        parts = (
-            [f"{len(outcome.evaluated)} of {len(outcome.choice.new)} new checkpoints evaluated"]
-            if outcome.choice.new
-            else ["Nothing new"]
-        )
-        since = f" since {_moment(self.since)}" if self.since is not None else ""
-        if not outcome.choice.new:
-            parts[0] += f"{since}: no checkpoint has come"
-        if outcome.gone:
-            parts.append(f"{len(outcome.gone)} removed by their training before they could be read")
-        if outcome.choice.waiting:
-            parts.append(f"{len(outcome.choice.waiting)} wait for the next night")
-        if failed:
-            parts.append(f"{len(failed)} failed")
-        return "; ".join(parts)
 
 
 def hold(
@@ -324,9 +256,7 @@ def preview(wanted: Suite, since: str | None = None) -> dict[str, Any]:
     """What a night would do; it holds and changes nothing."""
     night = Night(wanted, since)
     choice, now = night.outcome.choice, night.journal.champion()
-    night.subjects = dict(looking.labels(item for item in choice.chosen if now is None or item.key != now.key))
-    if now is not None and night.subjects and champion.place(night.journal, now):
-        night.subjects[CHAMPION_LABEL] = now
+    night.take(choice.chosen)
     steps = [] if night.nothing else night.session().steps
     return {
         "new": [_found_json(item) for item in choice.new],
@@ -339,6 +269,10 @@ def preview(wanted: Suite, since: str | None = None) -> dict[str, Any]:
         ],
         "champion": now.as_json() if now else None,
     }
+
+
+def _subject(item: Found | Champion, path: str) -> Subject:
+    return Subject(path=path, made_from=item.made_from)
 
 
 def _champion(found: Found, scores: Mapping[str, float], why: str) -> Champion:
@@ -368,7 +302,3 @@ def _found_json(found: Found) -> dict[str, Any]:
         "key": found.key, "run": found.run, "step": found.step, "path": found.path, "written": found.written,
         "milestone": found.milestone, "newest": found.newest,
     }  # fmt: skip
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
