@@ -18,15 +18,14 @@ from pipeline.core.checkpoints import COMPLETE, held
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, UsageError
 
+
 def newest_checkpoint(run: Path) -> Path:
     """The complete checkpoint that was written last in any pretraining of the run.
 
     Raises:
         DataError: there is none yet.
     """
-    marks = sorted(
-        run.glob(f"pretrain-*/checkpoints/*/{COMPLETE}"), key=lambda mark: (mark.stat().st_mtime_ns, str(mark))
-    )
+    marks = sorted(run.glob(f"pretrain-*/checkpoints/*/{COMPLETE}"), key=lambda mark: (mark.stat().st_mtime_ns, str(mark)))
     if not marks:
         raise DataError(f"{run} has no checkpoint yet; start a pretraining with `cloze run`")
     return marks[-1].parent

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from pipeline.core import artifact, storage
+from pipeline.core.checkpoints import COMPLETE, held
 from pipeline.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 LOADER = "model.pyfunc"
 DATA = "data"
-COMPLETE, CONFIG, TRAINING = "checkpoint.json", "config.json", "training/"  # of a checkpoint, see model/checkpoint.py
+CONFIG, TRAINING = "config.json", "training/"  # of a checkpoint, see model/checkpoint.py
 NEWEST = "newest"  # alias of the version that was made last
 MODEL_ID = "cloze.model"  # names a LoggedModel as we do: the build and the step
 FINGERPRINT, CHECKPOINT, NODE, STEP = "cloze.fingerprint", "cloze.checkpoint", "cloze.node", "cloze.step"
@@ -139,7 +140,8 @@ def logged_model(client: MlflowClient, experiment_id: str, checkpoint: Checkpoin
         )
     )
     if model.status != "READY":
-        _upload(client, model, checkpoint)
+        with held(checkpoint.path):
+            _upload(client, model, checkpoint)
         model = client.finalize_logged_model(model.model_id, "READY")
     outputs = client.get_run(run_id).outputs if run_id else None
     if run_id and model.model_id not in {output.model_id for output in (outputs.model_outputs if outputs else [])}:

@@ -16,6 +16,7 @@ from flows.tracking.spool import Point
 from flows.tracking.system import Sampler
 from pipeline.core import artifact
 from pipeline.core.artifact import Manifest
+from pipeline.core.checkpoints import STEPS
 from pipeline.core.errors import DataError, Stopped
 from pipeline.core.execute import Result
 from pipeline.core.reporting import Reporter
@@ -97,10 +98,21 @@ class NodeRecord(Reporter):
             self._lines.update(values)
         self._display.metrics(values)
 
-    def checkpoint(self, step: int, path: str) -> None:
+    def checkpoint(self, step: int, path: str, figures: Sequence[Point] = ()) -> None:
+        """A checkpoint to record as a model, with the figures of its step."""
         if self.run is not None:
-            place = str(Path(path).resolve().relative_to(Path(self._facts.artifact).resolve()))
-            self._model(path, f"{self._facts.fingerprint}/{place}", step)
+            facts, place = self._facts, Path(path).resolve().relative_to(Path(self._facts.artifact).resolve()).as_posix()
+            wanted = Checkpoint(
+                path=path,
+                # one that others can go on from is named as the graph names it
+                fingerprint=f"{facts.fingerprint}/{place}" if place.startswith(f"{STEPS}/") else facts.fingerprint,
+                build=self.run,
+                node=facts.name,
+                step=step,
+                tags={"cloze.run_name": self._records.name, "cloze.build": self.run},
+            )
+            here = [point for point in self._last if point[2] == step]
+            self._spool.model(self.run, wanted, [*here, *figures], self._dataset)
         self._display.checkpoint(step, path)
 
     def processes(self, ids: Mapping[int, int]) -> None:
@@ -133,7 +145,7 @@ class NodeRecord(Reporter):
         logged = [point for point in self._spool.metrics(self.run, new, step) if point[0] in compared]
         self._spool.metrics(self.run, {"count": {key.replace("/", "."): n for key, n in manifest.counters.items()}}, step)
         if CHECKPOINT in manifest.summary:
-            self._model(str(place / manifest.summary[CHECKPOINT]), manifest.fingerprint, step, logged)
+            self.checkpoint(step, str(place / manifest.summary[CHECKPOINT]), logged)
 
     def _read_files(self, manifest: Manifest) -> None:
         """Log the files that the config names: a task's examples, a corpus's sources."""
@@ -144,14 +156,6 @@ class NodeRecord(Reporter):
                 label = f"{self._facts.place.get('task') or manifest.summary.get('task') or self._facts.stage} {name}"
                 found = self._spool.dataset(self.run, name=label, fingerprint=fingerprint, source=value, context=name)
                 self._dataset = self._dataset or found
-
-    def _model(self, path: str, fingerprint: str, step: int, points: Sequence[Point] = ()) -> None:
-        """Log a checkpoint with the figures of its step."""
-        assert self.run is not None
-        tags = {"cloze.run_name": self._records.name, "cloze.build": self.run}
-        wanted = Checkpoint(path=path, fingerprint=fingerprint, build=self.run, node=self._facts.name, step=step, tags=tags)
-        here = [point for point in self._last if point[2] == step]
-        self._spool.model(self.run, wanted, [*here, *points], self._dataset)
 
     def _end_sampler(self) -> None:
         if self._sampler is not None:

@@ -141,6 +141,8 @@ class _Loop:
         if self.world.first:
             for line in self.metrics.read():  # a kill may have come between a line and its record
                 self.report.metrics(line)
+            for path in state.kept(self.training.path, self.training.milestones).values():  # likewise
+                self.report.checkpoint(checkpoints.step_of(path), storage.join(self.training.path, path))
         if resumed is not None and resumed.own:
             notes.append(f"going on from {checkpoints.STEPS}/{checkpoints.step_name(progress.step)}")
         elif resumed is not None:
@@ -321,6 +323,9 @@ class _Loop:
             self.metrics.sync()
             self.world.first_decides(lambda: self._write(weights, optimizer))
         self._saved = self.progress.step
+        if self.world.first and self._saved in self.training.milestones:
+            name = checkpoints.step_name(self._saved)
+            self.report.checkpoint(self._saved, storage.join(self.training.path, checkpoints.STEPS, name))
 
     def _write(self, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> int:
         state.save(
