@@ -41,6 +41,7 @@ COMMANDS: dict[str, str] = {
     "fill-mask": "flows.commands.fill_mask:fill_mask",
     "fetch": "flows.commands.fetch:fetch",
     "ui": "flows.commands.ui:ui",
+    "deploy": "flows.commands.deploy:deploy",
 }
 
 

@@ -125,10 +125,10 @@ class RunRecords:
         if self._parent is not None:
             self.spool.end_run(self._parent, status)
 
-    def close(self) -> list[str]:
+    def close(self, seconds: float = FLUSH_SECONDS) -> list[str]:
         """Wait a little for the sender. Returns what the user should know, a sentence each."""
         told = []
-        if not self.spool.close():
+        if not self.spool.close(seconds):
             where = self.spool.directory
             told.append(
                 f"MLflow at {masked(self.spool.uri)} has not taken all records yet; they wait in {where} for the next run"
