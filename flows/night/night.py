@@ -26,7 +26,7 @@ from flows.night.suite import AXIS, Subject, Suite
 from flows.session import RunParameters, Session, run_plain
 from flows.views import terminal
 from pipeline.core.checkpoints import held
-from pipeline.core.errors import ClozeError, DataError
+from pipeline.core.errors import ClozeError, DataError, Stopped
 
 if TYPE_CHECKING:
     from flows.tracking.registry import Registry
@@ -234,6 +234,7 @@ def hold(
 
     Raises:
         UsageError: another night is going on, or the suite does not fit.
+        Stopped: it was interrupted; the next night goes on from what is made.
     """
     night = Night(wanted, since, screen)
     with night:
@@ -246,6 +247,8 @@ def hold(
         session = night.session()
         try:
             run(session)
+        except Stopped:
+            raise
         except Exception:
             if not session.failures:
                 raise

@@ -56,6 +56,11 @@ class Outcome:
         return self.decision.why if self.decision else self.told
 
     @property
+    def summary(self) -> str:
+        """One line: how much there was, and what the gate said."""
+        return f"{self.told}; {self.decision.why}" if self.decision else self.told
+
+    @property
     def promoted_one(self) -> bool:
         return self.decision is not None and self.decision.promoted
 
