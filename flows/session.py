@@ -20,6 +20,7 @@ from flows.graph import begun, overrides, plan, record, retries, schedule, slots
 from flows.graph import config as configs
 from flows.tracking.node import status_of
 from flows.tracking.records import NodeFacts, RunRecords
+from flows.tracking.spool import FLUSH_SECONDS
 from flows.views import terminal
 from flows.views.live import StageDisplay, live_lines
 from pipeline.core.errors import ClozeError, Stopped

@@ -24,7 +24,7 @@ from pydantic_core import to_jsonable_python
 from flows.graph import stages
 from flows.tracking import code, params
 from flows.tracking.node import NodeRecord
-from flows.tracking.spool import EXPERIMENT, Spool, tracking_uri
+from flows.tracking.spool import EXPERIMENT, FLUSH_SECONDS, Spool, tracking_uri
 from pipeline.core.config import StageConfig
 from pipeline.core.execute import Result
 from pipeline.core.reporting import SILENT, Reporter
