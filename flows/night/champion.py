@@ -122,7 +122,7 @@ def settle(journal: Journal) -> list[str]:
             told += [f"{found.why}; it is the champion now"] if found else []
             tell(journal, registry)
     except ClozeError as error:
-        told.append(f"{error}; until it does, the champion is what {journal.path} says")
+        told.append(f"{in_short(error)}; until it does, the champion is what {journal.path} says")
     return told
 
 
@@ -154,3 +154,8 @@ def _from_version(version: Version) -> Champion:
         since=time.time(),
         why=f"version {version.number} was made champion in MLflow",
     )
+
+
+def in_short(error: ClozeError) -> str:
+    """What MLflow did not do, without its client's own explanations in brackets."""
+    return str(error).partition(" (")[0]

@@ -172,18 +172,14 @@ class Night:
     def _scores(self, session: Session) -> tuple[dict[str, answers.Scores], dict[str, str]]:
         """By label: the scores, and of what failed the sentence. What failed because its checkpoint went is told, and is no failure."""
         made = [(session.step(name).node, result.artifact) for name, result in session.results.items()]
+        gone = [label for label, item in self.candidates.items() if not Path(item.path).exists()]
+        self.outcome.gone += [self.candidates.pop(label) for label in gone]
         failed: dict[str, str] = {}
-        for step in session.steps:
-            label = str(step.node.values.get(AXIS, ""))
-            if step.name in session.results or not label:
-                continue
-            error, item = session.failures.get(step.name), self.candidates.get(label)
-            if item is not None and not Path(item.path).exists():
-                del self.candidates[label]
-                self.outcome.gone.append(item)
-            elif label in self.subjects and error is not None:
-                self.outcome.errors[step.name] = error
-                failed.setdefault(label, f"{step.name}: {error}")
+        for name, error in session.failures.items():
+            label = str(session.step(name).node.values.get(AXIS, ""))
+            if label not in gone:
+                self.outcome.errors[name] = error
+                failed.setdefault(label, f"{name}: {error}")
         return answers.gather(made), failed
 
     def _journal_line(self, failed: Mapping[str, str], promoted: Champion | None) -> dict[str, Any]:
@@ -210,7 +206,7 @@ class Night:
         try:
             call(Registry(self.runs))
         except ClozeError as error:
-            self._note(f"{error}; until it does, the champion is what {self.journal.path} says")
+            self._note(f"{champion.in_short(error)}; until it does, the champion is what {self.journal.path} says")
 
     def _note(self, sentence: str) -> None:
         self.outcome.notes.append(sentence)
