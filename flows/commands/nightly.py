@@ -77,6 +77,7 @@ def _show(outcome: Outcome) -> None:
     from rich.markup import escape
 
     from flows.views import terminal
+    from pipeline.core.humanize import short
 
     out = Console(stderr=True, highlight=False)
     if outcome.evaluated:
@@ -86,7 +87,7 @@ def _show(outcome: Outcome) -> None:
         for result in outcome.evaluated:
             scores = [result["scores"].get(task) for task in tasks]
             shown = [f"{100 * score['mean']:.1f} ± {100 * score['deviation']:.1f}" if score else "–" for score in scores]
-            perplexity = "–" if result["perplexity"] is None else f"{result['perplexity']:.1f}"
+            perplexity = "–" if result["perplexity"] is None else short(result["perplexity"])
             table.add_row(result["run"], f"{result['step']:,}", *shown, perplexity)
         out.print(table)
         out.print()

@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from flows.night.journal import Change, Journal
 from flows.report.plots import BLUE, GREEN, INK, MUTED, ORANGE, RED, STYLE, svg
 from pipeline.core import storage
+from pipeline.core.humanize import short
 from pipeline.core.pages import templates_in
 
 FILE = "trend.html"
@@ -32,10 +33,11 @@ SCREEN = {
     MUTED: "var(--muted)",
     "#cbd2d9": "var(--line)",
     "#e4e7eb": "var(--line)",
+    BLUE: "var(--blue)",
     RED: "var(--red)",
     GREEN: "var(--green)",
 }
-PERPLEXITY = "held-out perplexity"
+PERPLEXITY, PERPLEXITY_UNIT = "held-out perplexity", "perplexity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,20 +74,18 @@ def render(nights: Sequence[Mapping[str, Any]], changes: Sequence[Change], zone:
     for task, (unit, points) in tasks.items():
         reign = [] if task == PERPLEXITY else _reigns(task, changes, worked)
         charts.append((task, unit, _chart(unit, points, reign, {change.champion.key for change in changes}, times)))
-    return (
-        templates_in(TEMPLATES)
-        .get_template("trend.html")
-        .render(
-            champion=champion,
-            charts=charts,
-            changes=[(_time(change.time, zone), change) for change in reversed(changes)],
-            nights=list(zip(reversed(times), reversed(worked), strict=True)),
-            last=nights[-1] if nights else None,
-            last_time=_time(nights[-1]["started"], zone) if nights else "",
-            quiet=len(nights) - len([night for night in nights if night["results"] or night["failed"]]),
-            zone=zone,
-            perplexity=PERPLEXITY,
-        )
+    environment = templates_in(TEMPLATES)
+    environment.filters["short"] = short
+    return environment.get_template("trend.html").render(
+        champion=champion,
+        charts=charts,
+        changes=[(_time(change.time, zone), change) for change in reversed(changes)],
+        nights=list(zip(reversed(times), reversed(worked), strict=True)),
+        last=nights[-1] if nights else None,
+        last_time=_time(nights[-1]["started"], zone) if nights else "",
+        quiet=len(nights) - len([night for night in nights if night["results"] or night["failed"]]),
+        zone=zone,
+        perplexity=PERPLEXITY,
     )
 
 
@@ -108,7 +108,7 @@ def _points(nights: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, list[Po
             found.setdefault(task, (unit, []))[1].append(point)
         if result["perplexity"] is not None:
             perplexity.append(Point(**place, value=result["perplexity"]))
-    return found | ({PERPLEXITY: ("perplexity", perplexity)} if perplexity else {})
+    return found | ({PERPLEXITY: (PERPLEXITY_UNIT, perplexity)} if perplexity else {})
 
 
 def _series(results: Any) -> dict[tuple[str, str], str]:
@@ -147,15 +147,16 @@ def _chart(
         crowned = [point for point in points if point.key in champions]
         for axes, across in ((by_step, [p.step for p in crowned]), (by_night, [p.night for p in crowned])):
             heights = [p.value for p in crowned]
-            axes.scatter(
-                across, heights, s=70, facecolors="none", edgecolors=CHAMPION, linewidths=1.4, zorder=3, label="was champion"
-            )
+            crown = "was champion" if axes is by_step else None
+            axes.scatter(across, heights, s=70, facecolors="none", edgecolors=CHAMPION, linewidths=1.4, zorder=3, label=label)
         if reign:
             xs, ys = [x for x, _ in reign], [y for _, y in reign]
             by_night.plot(
                 [*xs, xs[-1] + 0.5], [*ys, ys[-1]], color=CHAMPION, drawstyle="steps-post", linewidth=1.6, label="champion"
             )
             by_night.legend(loc="lower right")
+        if unit == PERPLEXITY_UNIT:
+            by_step.set_yscale("log")
         _finish(by_step, by_night, unit, times)
         page = svg(figure)
     for colour, name in SCREEN.items():

@@ -27,6 +27,7 @@ from flows.prefect.graph_run import OPTIONS, made_in_tasks
 from flows.prefect.telling import Teller
 from flows.session import Session
 from pipeline.core.errors import ClozeError, Stopped
+from pipeline.core.humanize import short
 from pipeline.core.secrets import masked
 
 Config = Annotated[
@@ -121,7 +122,7 @@ def link(outcome: Outcome) -> str:
 
 def _row(result: dict[str, Any]) -> str:
     scores = ", ".join(f"{task} {100 * score['mean']:.1f}" for task, score in result["scores"].items())
-    perplexity = "" if result["perplexity"] is None else f"{result['perplexity']:.1f}"
+    perplexity = "" if result["perplexity"] is None else short(result["perplexity"])
     return f"| {result['run'].replace('|', ' ')} | {result['step']:,} | {scores} | {perplexity} |"
 
 
