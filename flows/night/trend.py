@@ -148,7 +148,7 @@ def _chart(
         for axes, across in ((by_step, [p.step for p in crowned]), (by_night, [p.night for p in crowned])):
             heights = [p.value for p in crowned]
             crown = "was champion" if axes is by_step else None
-            axes.scatter(across, heights, s=70, facecolors="none", edgecolors=CHAMPION, linewidths=1.4, zorder=3, label=label)
+            axes.scatter(across, heights, s=70, facecolors="none", edgecolors=CHAMPION, linewidths=1.4, zorder=3, label=crown)
         if reign:
             xs, ys = [x for x, _ in reign], [y for _, y in reign]
             by_night.plot(
