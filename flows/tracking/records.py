@@ -24,7 +24,7 @@ from pydantic_core import to_jsonable_python
 from flows.graph import stages
 from flows.tracking import code, params
 from flows.tracking.node import NodeRecord
-from flows.tracking.spool import EXPERIMENT, Spool, tracking_uri
+from flows.tracking.spool import EXPERIMENT, FLUSH_SECONDS, Spool, tracking_uri
 from pipeline.core.config import StageConfig
 from pipeline.core.execute import Result
 from pipeline.core.reporting import SILENT, Reporter
@@ -125,10 +125,10 @@ class RunRecords:
         if self._parent is not None:
             self.spool.end_run(self._parent, status)
 
-    def close(self) -> list[str]:
+    def close(self, seconds: float = FLUSH_SECONDS) -> list[str]:
         """Wait a little for the sender. Returns what the user should know, a sentence each."""
         told = []
-        if not self.spool.close():
+        if not self.spool.close(seconds):
             where = self.spool.directory
             told.append(
                 f"MLflow at {masked(self.spool.uri)} has not taken all records yet; they wait in {where} for the next run"
