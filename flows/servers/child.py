@@ -24,8 +24,9 @@ from pipeline.core.processes import PARENT_PID, ending
 
 QUICK_SECONDS = 60.0  # a server that dies before that, or before it was up, has died quickly
 QUICK_DEATHS = 5  # in a row; then it is given up
+PATIENCE_SECONDS = 150.0  # for a server to come up
 MOST_CHARACTERS = 200  # of a log's last words
-_ERROR = re.compile(r"[\w.]*(Error|Exception)\b.*")  # a traceback's last line; what libraries add below it says less
+_ERROR = re.compile(r"\(?[\w.]*(Error|Exception)\b.*")  # a traceback's last line; what libraries add below it says less
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 
 
@@ -70,6 +71,11 @@ class Child:
                 self.state, self.has_been_up, self._up_since_begun = "up", True, True
             elif self.state == "up":
                 self.state = "silent"
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it has been coming up for so long, or has failed at it, that others need not wait for it."""
+        return not self.has_been_up and (self.restarts > 0 or time.monotonic() > self._begun + PATIENCE_SECONDS)
 
     def ask_to_end(self) -> None:
         if self.process is not None and self.process.poll() is None:

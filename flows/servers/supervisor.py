@@ -96,8 +96,7 @@ class Supervisor:
     def _settled(self) -> bool:
         def settled(child: Child) -> bool:
             stuck = child.state == "waiting" and self._deploy_ended.is_set() and not self._ready(child.service)
-            failing = child.restarts > 0 and not child.has_been_up  # the others' addresses need not wait for it
-            return child.state in ("up", "given up") or stuck or failing
+            return child.state in ("up", "given up") or stuck or (child.process is not None and child.is_slow)
 
         lost = self.children["prefect"].state == "given up"
         return all(settled(child) or (lost and child.service.after != ()) for child in self.children.values())
