@@ -6,6 +6,7 @@ The Prefect flows and the plain run share all of this; they differ in who calls 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Mapping
@@ -16,16 +17,20 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 from rich.markup import escape
 
-from flows.graph import begun, overrides, plan, record, retries, schedule, slots, stages
+from flows.graph import begun, estimate, overrides, plan, record, retries, schedule, slots, stages
 from flows.graph import config as configs
 from flows.tracking.node import status_of
 from flows.tracking.records import NodeFacts, RunRecords
+from flows.tracking.spool import FLUSH_SECONDS
 from flows.views import terminal
+from flows.views.instances import MOST_LINES
 from flows.views.live import StageDisplay, live_lines
 from pipeline.core.errors import ClozeError, Stopped
 from pipeline.core.execute import Result
 from pipeline.core.lock import locked
-from pipeline.core.reporting import Reporter
+from pipeline.core.reporting import SILENT, Reporter
+
+STOP_SECONDS = 2.0  # that a stopped run waits for MLflow: who stopped it will kill it soon
 
 
 class RunParameters(BaseModel):
@@ -42,6 +47,7 @@ class RunParameters(BaseModel):
         description="Run these nodes and all that need them, whatever is there; patterns such as finetune@*",
     )
     only: list[str] = Field(default_factory=list, description="Run these nodes alone; their inputs must be there")
+    until: list[str] = Field(default_factory=list, description="Run these nodes and what they need, and nothing else")
     force: list[str] = Field(default_factory=list, description="Run these nodes again, whatever is there")
 
     @field_validator("overrides", mode="before")
@@ -49,7 +55,7 @@ class RunParameters(BaseModel):
     def _nested(cls, value: Any) -> Any:
         return overrides.nest(value) if isinstance(value, Mapping) else value
 
-    @field_validator("start_from", "only", "force", mode="before")
+    @field_validator("start_from", "only", "until", "force", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return [] if value is None else [value] if isinstance(value, str) else value
@@ -86,6 +92,7 @@ class Session:
             self.config,
             start=parameters.start_from,
             only=parameters.only,
+            until=parameters.until,
             force=parameters.force,
             begun=self.begun.fingerprints,
         )
@@ -104,6 +111,11 @@ class Session:
     def directory(self) -> Path:
         return plan.run_directory(self.config)
 
+    @functools.cached_property
+    def estimates(self) -> Mapping[str, estimate.Estimate]:
+        """What each node will take."""
+        return estimate.estimates(self.steps, plan.runs_directory())
+
     @property
     def nothing_to_do(self) -> bool:
         return all(step.cached for step in self.steps)
@@ -121,7 +133,12 @@ class Session:
         with contextlib.ExitStack() as held:
             held.enter_context(locked(str(self.directory)))
             self.record = record.RunRecord(
-                self.directory, self.config.name, self.steps, self.parameters.model_dump(mode="json"), self.config.values
+                self.directory,
+                self.config.name,
+                self.steps,
+                self.parameters.model_dump(mode="json"),
+                self.config.values,
+                {name: found.as_json() for name, found in self.estimates.items()},
             )
             if not self.nothing_to_do:
                 self.records = RunRecords(runs)
@@ -141,8 +158,18 @@ class Session:
     def _close_records(self, error: BaseException | None) -> None:
         if self.records is not None:
             self.records.end(status_of(error))
-            for sentence in self.records.close():
+            for sentence in self.records.close(STOP_SECONDS if error is not None and _is_stop(error) else FLUSH_SECONDS):
                 self.screen.print(f"[yellow]{escape(sentence)}[/]")
+
+    def seconds_left(self, name: str) -> float | None:
+        """Of a node that runs; None where nobody knows."""
+        left: float | None = self.record.content["nodes"][name].get("seconds_left") if self.record else None
+        return left
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the nodes that run were asked to end."""
+        return self._stop.is_set()
 
     def stop(self) -> None:
         """Ask every node that runs to end: trainings with a checkpoint."""
@@ -154,14 +181,18 @@ class Session:
         self.record.node(step.name, record.SKIPPED, error=f"{cause} failed")
         self.screen.print(f"[yellow]–[/] [bold]{step.name:<9}[/] {'skipped':>12}  needs {cause}")
 
-    def attempt(self, step: plan.Step, attempt: int = 1) -> Result:
+    def attempt(self, step: plan.Step, attempt: int = 1, also: Reporter = SILENT) -> Result:
         """Make one node: wait for its slots, then run it with its live line, its records and its line in the results.
+
+        Args:
+            attempt: the number of this try, from 1.
+            also: hears of the node's progress, too.
 
         Raises what the stage raises, which is also kept in `failures`.
         """
         assert self.record is not None
         try:
-            result = self._made(step, attempt)
+            result = self._made(step, attempt, also)
         except BaseException as error:
             self.failures[step.name] = error
             stopped = isinstance(error, (Stopped, KeyboardInterrupt))
@@ -171,10 +202,11 @@ class Session:
         self.results[step.name] = result
         headline = dict(result.manifest.summary.get("metrics") or {})
         self.record.node(step.name, record.CACHED if result.cached else record.FINISHED, metrics=headline, error=None)
-        self.screen.print(terminal.done_line(result, step.name))
+        if not result.cached or len(self.steps) <= MOST_LINES:
+            self.screen.print(terminal.done_line(result, step.name))
         return result
 
-    def _made(self, step: plan.Step, attempt: int) -> Result:
+    def _made(self, step: plan.Step, attempt: int, also: Reporter) -> Result:
         assert self.record is not None
         facts = _facts(step)
         if step.cached:
@@ -194,7 +226,7 @@ class Session:
                 given["threads"] = max(1, execution.cpus // execution.processes)
             with (
                 StageDisplay(step.name, self.screen, self._lines) as display,
-                self.records.node(facts, _Shown(step, self, display)) as told,
+                self.records.node(facts, _Shown(step, self, display, also)) as told,
             ):
                 result = plan.run_step(step, execution.model_copy(update=given), told)
                 self.records.finished(facts, result, told)
@@ -225,17 +257,19 @@ class Session:
 class _Shown(Reporter):
     """What a node reports, in its live line and in the run's record."""
 
-    def __init__(self, step: plan.Step, session: Session, display: Reporter) -> None:
+    def __init__(self, step: plan.Step, session: Session, display: Reporter, also: Reporter) -> None:
         assert session.record is not None
-        self.step, self.session, self.display, self.record = step, session, display, session.record
+        self.step, self.session, self.display, self.also, self.record = step, session, display, also, session.record
 
     def begin(self, build_id: str) -> None:
         self.session.begun.add(self.step.fingerprint)
+        self.also.begin(build_id)
         self.record.node(self.step.name, record.RUNNING)
 
     def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         self.display.progress(done, total, unit, figures)
         self.record.progress(self.step.name, done, total, unit, figures)
+        self.also.progress(done, total, unit, figures)
 
     def stop_asked(self) -> bool:
         return self.session._stop.is_set()
