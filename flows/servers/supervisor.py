@@ -139,8 +139,7 @@ class Supervisor:
                 continue
             for _ in range(DEPLOY_TRIES):
                 try:
-                    deployments.send(self.environment)
-                    self.deployments = deployments.names(self.api)
+                    self.deployments = deployments.send(self.api)
                     self._deployed.set()
                     break
                 except Exception as failed:
