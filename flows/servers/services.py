@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ from flows.tracking.spool import tracking_uri
 from pipeline.core.execution import Execution
 
 POOL = "cloze"
+PREFECT_YAML = Path(__file__).parent.parent.parent / "prefect.yaml"
 GRACE_MARGIN = 20.0  # beside the ranks' time for a checkpoint: for the flow to end, and for Prefect to hear of it
 SERVER_GRACE = 10.0
 
@@ -146,8 +146,3 @@ def environment(runs: Path, prefect_port: int) -> dict[str, str]:
         processes.MARK: str(place),
         "CLOZE_RUNS": str(runs.resolve()),
     }
-
-
-def overlaid(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with `extra` over it."""
-    return {**os.environ, **extra}
