@@ -147,7 +147,7 @@ def newest(directory: Path) -> dict[str, Any] | None:
 
 def all_records(runs: Path) -> dict[str, dict[str, Any]]:
     """The newest record of every run below `runs`, by the run's name."""
-    found = {path.name: newest(path) for path in _directories(runs)}
+    found = {path.name: newest(path) for path in directories(runs)}
     return {name: record for name, record in found.items() if record is not None}
 
 
@@ -159,16 +159,27 @@ def read(runs: Path, name: str) -> dict[str, Any]:
     """
     record = newest(runs / name)
     if record is None:
-        names = [path.name for path in _directories(runs)]
+        names = [path.name for path in directories(runs)]
         hint = did_you_mean(name, names) if names else "there is none yet"
         raise DataError(f"no run {name!r} in {runs}; {hint}")
     return record
 
 
+def dead(runs: Path) -> list[str]:
+    """The names of runs whose newest record says that they go on, and whose lease nobody holds."""
+    found = []
+    for directory in directories(runs):
+        for path in records_in(directory)[-1:]:
+            with suppress(OSError, ValueError):
+                if json.loads(path.read_text(encoding="utf-8"))["state"] == RUNNING and not is_held(str(directory)):
+                    found.append(directory.name)
+    return found
+
+
 def mark_dead(runs: Path) -> list[str]:
     """Write into the records of runs that were killed that they are no more; their names."""
     marked = []
-    for directory in _directories(runs):
+    for directory in directories(runs):
         for path in records_in(directory):
             with suppress(OSError, ValueError):
                 content = json.loads(path.read_text(encoding="utf-8"))
@@ -187,6 +198,7 @@ def mark_dead(runs: Path) -> list[str]:
     return marked
 
 
-def _directories(runs: Path) -> Iterator[Path]:
+def directories(runs: Path) -> Iterator[Path]:
+    """The directories of the runs that were ever started, by name."""
     for path in sorted(runs.glob(f"*/{DIRECTORY}")):
         yield path.parent

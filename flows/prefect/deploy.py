@@ -16,10 +16,9 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.prefect import automations, lint
+from flows.prefect import PREFECT_YAML, automations, lint
 from pipeline.core.errors import ClozeError, UsageError
 
-PREFECT_YAML = Path(__file__).parent.parent.parent / "prefect.yaml"
 HOME = "CLOZE_HOME"
 TAG = automations.TAG
 

@@ -74,7 +74,7 @@ def run_graph(values: Mapping[str, Any], until: tuple[str, ...] = ()) -> State[A
             session = Session(parameters_of(values, until), Console(quiet=True), run_id=flow_run.id)
             orphans.watch_parent()
         with session:
-            return _made(session, int(values.get("retries", 0)))
+            return made_in_tasks(session, int(values.get("retries", 0)))
     except Stopped as error:
         return Cancelled(message=str(error))
     except Exception as error:
@@ -84,7 +84,8 @@ def run_graph(values: Mapping[str, Any], until: tuple[str, ...] = ()) -> State[A
         return Failed(message=masked(schedule.sentence(error)))  # without the error itself, which Prefect would pickle
 
 
-def _made(session: Session, retries: int) -> State[Any]:
+def made_in_tasks(session: Session, retries: int) -> State[Any]:
+    """Make the nodes of a session that is entered, a task run each. Raises what they have failed with."""
     assert session.record is not None
     session.record.update(prefect=str(flow_run.id))
     started = ACTIVE.get() is not None

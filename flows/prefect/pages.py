@@ -55,7 +55,9 @@ def node_page(session: Session, step: plan.Step, result: Result, build_id: str |
         places.append(f"run: [{session.config.name}]({page}/runs/{quote(session.config.name)})")
     report = manifest.summary.get("report")
     if report:
-        places.append(f"report: `{Path(result.artifact).resolve() / report}`")
+        file = Path(result.artifact).resolve() / report
+        below = f"{page}/files/{quote(f'{session.config.name}/{Path(result.artifact).name}/{report}')}"
+        places.append(f"report: [{report}]({below})" if page else f"report: `{file}`")
     facts = [("made in", duration(manifest.seconds)), ("rows", f"{manifest.rows:,}" if manifest.rows else "")]
     figures = [*facts, *flat(manifest.summary), *((f"count {key}", f"{n:,}") for key, n in manifest.counters.items())]
     rows = [(name, value) for name, value in figures if value != ""]

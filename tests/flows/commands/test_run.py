@@ -68,13 +68,12 @@ SCRIPT = """
     stages.TABLE.update(toy_run.TABLE)
     Spool.start_sender = lambda spool: None
     from flows.cli import main
-    code = main(["run", "toy.yaml", "--set", "count.fault=stop", *sys.argv[1:]])
+    code = main(["run", "toy.yaml", "--set", "count.fault=stop", "--prefect", *sys.argv[1:]])
     print(code, *toy_run.RAN)
     open("stop", "w").close()
     toy_run.RAN.clear()
-    from flows.prefect.full_run import pretraining
-    flow = pretraining.with_options(retries=1, retry_delay_seconds=0)
-    flow(config="toy.yaml", overrides={"count.fault": "stop"}, force=["letters", "count"])
+    from flows.prefect.full_run import full_run
+    full_run(config="toy.yaml", overrides={"count.fault": "stop", "run.retry_seconds": 0.1}, force=["letters", "count"], retries=1)
     print(*toy_run.RAN)
 """
 

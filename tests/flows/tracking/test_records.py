@@ -108,7 +108,12 @@ def test_no_planted_secret_is_spooled(toy_config: str, tmp_path: Path, monkeypat
     assert params["model.size"] == "12"
     assert params["model.api_key"] == "***"
     texts = {line["name"]: yaml.safe_load(line["text"]) for line in told.of("toy", "text")}
-    assert texts["config.yaml"]["count"]["model"] == {"api_key": "***", "store": "s3://***@bucket", "note": "say ***", "size": 12}
+    assert texts["config.yaml"]["count"]["model"] == {
+        "api_key": "***",
+        "store": "s3://***@bucket",
+        "note": "say ***",
+        "size": 12,
+    }
     everything = "".join(path.read_text() for path in (tmp_path / "runs" / ".tracking").rglob("*") if path.is_file())
     assert "hunter2" not in everything
     assert "correct-horse" not in everything
