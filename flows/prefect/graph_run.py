@@ -100,7 +100,9 @@ def made_in_tasks(session: Session, retries: int) -> State[Any]:
                         session.attempt(step)
                         continue
                     needed = [futures[name] for name in step.after if name in futures]
-                    futures[step.name] = node_of(step, retries).submit(step.name, step.why or "nothing to do", wait_for=needed)
+                    futures[step.name] = node_of(step, retries).submit(
+                        step.name, step.why or "nothing to do", return_state=False, wait_for=needed
+                    )
                 _wait(session, futures)
         finally:
             RUNNING.reset(token)
