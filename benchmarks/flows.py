@@ -22,7 +22,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.operations.prefect_server import Operations
+from tests.operations.servers import Operations
 
 TOYS = """
 import sys, time, yaml

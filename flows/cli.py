@@ -23,6 +23,8 @@ COMMANDS: dict[str, str] = {
     "plan": "flows.commands.plan:plan",
     "cancel": "flows.commands.cancel:cancel",
     "status": "flows.commands.status:status",
+    "nightly": "flows.commands.nightly:nightly",
+    "champion": "flows.commands.champion:champion",
     "logs": "flows.commands.logs:logs",
     "verify": "flows.commands.verify:verify",
     "lineage": "flows.commands.lineage:lineage",

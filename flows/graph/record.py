@@ -6,8 +6,8 @@
                                        holds is of a run that was killed
 
     {"id", "run", "state", "pid", "host", "started", "ended", "error", "parameters", "config", "prefect",
-     "nodes": {name: {"stage", "state", "why", "artifact", "after", "started", "ended", "done", "total", "unit", "figures",
-                      "seconds_left", "error", "attempt"}}}
+     "nodes": {name: {"stage", "section", "state", "why", "artifact", "after", "started", "ended", "done", "total", "unit", "figures",
+                      "seconds_left", "error", "attempt", "estimate"}}}
 
 Times are Unix seconds.
 """
@@ -41,9 +41,19 @@ class RunRecord:
     """Writes the record of one start. Any thread may call it."""
 
     def __init__(
-        self, directory: Path, run: str, steps: Iterable[Step], parameters: Mapping[str, Any], config: Mapping[str, Any]
+        self,
+        directory: Path,
+        run: str,
+        steps: Iterable[Step],
+        parameters: Mapping[str, Any],
+        config: Mapping[str, Any],
+        estimates: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Args: directory: the run's; config: what the run can be made from again."""
+        """Args:
+        directory: the run's.
+        config: what the run can be made from again.
+        estimates: what each node is expected to take.
+        """
         now = time.time()
         self.id = uuid.uuid4().hex
         self.path = directory / DIRECTORY / f"{int(now * 1000)}-{self.id[:8]}.json"
@@ -62,10 +72,12 @@ class RunRecord:
             "nodes": {
                 step.name: {
                     "stage": step.node.stage,
+                    "section": step.node.section,
                     "state": WAITING,
                     "why": step.why,
                     "artifact": step.artifact,
                     "after": list(step.node.after),
+                    "estimate": None if step.cached else (estimates or {}).get(step.name),
                 }
                 for step in steps
             },
@@ -134,11 +146,19 @@ def records_in(directory: Path) -> list[Path]:
     return sorted((directory / DIRECTORY).glob("*.json"))
 
 
+def read_file(path: Path) -> dict[str, Any] | None:
+    """A record as it stands on the disk; None: it is damaged or gone."""
+    with suppress(OSError, ValueError):
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return content
+    return None
+
+
 def newest(directory: Path) -> dict[str, Any] | None:
     """The record of the last start of the run in `directory`; None: it was never started, or its record is damaged."""
     for path in reversed(records_in(directory)):
-        with suppress(OSError, ValueError):
-            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = read_file(path)
+        if content is not None:
             if content["state"] == RUNNING and not is_held(str(directory)):
                 content["state"] = CRASHED
             return {**content, "path": str(path)}

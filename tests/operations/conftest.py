@@ -10,7 +10,7 @@ import pytest
 import yaml
 from prefect.workers.process import ProcessWorker
 
-from tests.operations.prefect_server import Operations, prefect
+from tests.operations.servers import Operations, prefect
 
 
 @pytest.fixture(scope="session")

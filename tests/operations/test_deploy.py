@@ -16,7 +16,7 @@ from flows.graph.config import preset_names
 from flows.graph.stages import TABLE
 from flows.prefect import PREFECT_YAML, lint
 from pipeline.core.errors import UsageError
-from tests.operations.prefect_server import Operations, cloze, until
+from tests.operations.servers import Operations, cloze, until
 
 SEVEN = ["ablation", "data", "evaluation", "finetuning", "full-run", "nightly-evaluation", "pretraining"]
 

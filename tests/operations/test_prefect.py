@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.core import artifact
 from tests.operations.conftest import Toys
-from tests.operations.prefect_server import Operations, cloze, until
+from tests.operations.servers import Operations, cloze, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TWO = {"processes": 2, "grace_seconds": 5}

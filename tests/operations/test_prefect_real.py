@@ -11,7 +11,7 @@ import pytest
 from flows.prefect import PREFECT_YAML
 from pipeline.core import artifact
 from tests.flows.test_cli import cloze
-from tests.operations.prefect_server import Operations, prefect
+from tests.operations.servers import Operations, prefect
 
 SMALL = {"dataset.copies": 2, "pretrain.steps": 6, "run.processes": 1, "run.workers": 1, "finetune.baselines": False}
 
