@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import tags
 
 from flows.graph import schedule
-from flows.prefect.deploy import TAG
+from flows.prefect.automations import TAG
 from flows.prefect.full_run import full_run
 from flows.prefect.graph_run import ACTIVE
 from flows.session import Session

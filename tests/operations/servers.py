@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -86,13 +87,21 @@ class Operations:
         """GET, or POST of `body`."""
         data = None if body is None else json.dumps(body).encode()
         call = urllib.request.Request(f"{self.api}{path}", data=data, headers={"Content-Type": "application/json"})
-        with urllib.request.urlopen(call, timeout=60) as response:
-            return json.load(response)
+        for pause in (0.5, 1, 2, 4, 8, None):
+            try:
+                with urllib.request.urlopen(call, timeout=60) as response:
+                    return json.load(response)
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or pause is None:  # its database is busy
+                    raise
+                time.sleep(pause)
+        return None
 
-    def trigger(self, name: str, **parameters: Any) -> str:
-        """Run a deployment, as the form does; the flow run's id."""
+    def trigger(self, name: str, *, at: str | None = None, **parameters: Any) -> str:
+        """Run a deployment, as the form does; the flow run's id. Args: at: a moment to come."""
         deployment = self.call(f"/deployments/name/{name}")
-        return str(self.call(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})["id"])
+        later = {"state": {"type": "SCHEDULED", "state_details": {"scheduled_time": at}}} if at else {}
+        return str(self.call(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters, **later})["id"])
 
     def retry(self, flow_run: str) -> None:
         """What the UI's Retry does."""

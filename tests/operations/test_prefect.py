@@ -47,6 +47,7 @@ def test_what_failed_and_what_follows_runs_again_by_the_uis_retry(operations: Op
     assert [text for text in texts if "Traceback" in text] == []
 
 
+@pytest.mark.soak
 def test_a_failure_that_may_pass_is_tried_again_and_bad_input_is_not(operations: Operations, toys: Toys) -> None:
     config = toys.write(train={"fault": str(toys.fault)}, run={"retry_seconds": 0.1})
     toys.fault.touch()
@@ -71,7 +72,7 @@ def test_a_failed_start_says_why_in_one_sentence(operations: Operations, toys: T
     assert "did you mean 'seed'" in state["message"]
     assert "\n" not in state["message"]
     assert operations.tasks(flow_run) == {}
-    errors = [text for level, text in operations.logs(flow_run) if level >= 40]
+    errors = until(lambda: [text for level, text in operations.logs(flow_run) if level >= 40])
     assert errors[0] == state["message"]
     assert not any("Traceback" in text for text in errors)
 
@@ -90,7 +91,7 @@ def _cancelled(operations: Operations, toys: Toys, deaf: int | None) -> int:
     return int(checkpoint.read_text())
 
 
-@pytest.mark.parametrize("deaf", [None, 1])
+@pytest.mark.parametrize("deaf", [pytest.param(None, marks=pytest.mark.soak), 1])
 def test_a_cancelled_training_leaves_a_checkpoint_and_no_process(operations: Operations, toys: Toys, deaf: int | None) -> None:
     assert _cancelled(operations, toys, deaf) > 0
 
@@ -102,6 +103,7 @@ def test_twenty_cancels(operations: Operations, toys: Toys) -> None:
     assert steps == sorted(set(steps))  # each went on from the checkpoint of the one before
 
 
+@pytest.mark.soak
 def test_a_killed_worker_takes_its_flow_with_it_and_a_rerun_goes_on(operations: Operations, toys: Toys) -> None:
     """By the terminal: `cloze resume` goes on with what a deployment has begun."""
     toys.hold.touch()
@@ -124,6 +126,7 @@ def test_a_killed_worker_takes_its_flow_with_it_and_a_rerun_goes_on(operations: 
     assert artifact.read_manifest(str(operations.runs / toys.run / "train")).summary["resumed"] == saved
 
 
+@pytest.mark.soak
 def test_a_matrix_with_one_that_fails(operations: Operations, toys: Toys) -> None:
     toys.path.with_name(f"{toys.run}-2.fault").touch()
     rows = {"x": {"seed": 1, "fault": f"{toys.fault.with_suffix('')}-{{size}}.fault"}, "y": {"seed": 2}, "z": {"seed": 3}}
@@ -140,6 +143,7 @@ def test_a_matrix_with_one_that_fails(operations: Operations, toys: Toys) -> Non
     )
 
 
+@pytest.mark.soak
 def test_two_runs_share_the_slots_of_the_machine(operations: Operations, toys: Toys) -> None:
     """A training that wants all cores waits for one of another run that has them."""
     toys.hold.touch()
@@ -158,6 +162,7 @@ def test_two_runs_share_the_slots_of_the_machine(operations: Operations, toys: T
     assert operations.end(second)["type"] == "COMPLETED"
 
 
+@pytest.mark.soak
 def test_a_run_that_overlaps_is_refused_where_its_deployment_says_so(operations: Operations, toys: Toys) -> None:
     toys.hold.touch()
     config = toys.write(train={"hold": str(toys.hold)})
@@ -173,6 +178,7 @@ def test_a_run_that_overlaps_is_refused_where_its_deployment_says_so(operations:
     assert operations.end(first)["type"] == "COMPLETED"
 
 
+@pytest.mark.soak
 def test_cancel_from_the_terminal_ends_cancelled_too(operations: Operations, toys: Toys) -> None:
     toys.hold.touch()
     flow_run = operations.trigger("full-run/toys", config=toys.write(train={"hold": str(toys.hold)}, run=TWO))
