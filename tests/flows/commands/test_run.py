@@ -53,7 +53,7 @@ def test_nothing_to_do_starts_no_server(run: Any) -> None:
 @pytest.mark.parametrize("option", [("--force", "count"), ("--from", "count")])
 def test_without_prefect_what_was_forced_is_forced(run: Any, option: tuple[str, str]) -> None:
     run("run", "toy.yaml", "--no-prefect")
-    code, ran, said = run("run", "toy.yaml", *option)
+    code, ran, said = run("run", "toy.yaml", "--prefect", *option)
     assert (code, ran) == (0, ["count"])
     assert "Prefect cannot be reached" in said
     assert "still forced: count" in said
