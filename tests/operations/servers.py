@@ -21,6 +21,7 @@ from tests.conftest import REPOSITORY
 
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 PATIENCE = 150.0  # seconds: the machine may have other work
+PLANTED = "correct-horse-battery"  # a secret that is not to be found anywhere
 Found = TypeVar("Found")
 
 
@@ -53,6 +54,7 @@ class Operations:
             "CLOZE_RUNS": str(self.runs),
             "CLOZE_SLOTS": str(home / "slots"),
             "PYTHONPATH": str(REPOSITORY),
+            "PLANTED_TOKEN": PLANTED,
         }
         self._processes: list[subprocess.Popen[bytes]] = []
         self.server = self._start("server", "server", "start", "--host", "127.0.0.1", "--port", str(port))
@@ -83,7 +85,10 @@ class Operations:
             assert self.server.poll() is None, (self.home / "server.log").read_text()
             return False
 
-    def call(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def delete(self, path: str) -> None:
+        urllib.request.urlopen(urllib.request.Request(f"{self.api}{path}", method="DELETE"), timeout=60).close()
+
+    def call(self, path: str, body: Any = None) -> Any:
         """GET, or POST of `body`."""
         data = None if body is None else json.dumps(body).encode()
         call = urllib.request.Request(f"{self.api}{path}", data=data, headers={"Content-Type": "application/json"})

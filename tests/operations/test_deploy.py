@@ -92,7 +92,7 @@ def test_deployed_twice_is_the_same_and_what_goes_is_gone(operations: Operations
         assert nightly["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
         by_hand = {"schedule": {"cron": "0 5 * * *"}, "active": False}
         old = {"schedule": {"cron": "0 6 * * *"}, "active": True, "slug": "former"}
-        operations.call(f"/deployments/{nightly['id']}/schedules", [by_hand, old])  # type: ignore[arg-type]
+        operations.call(f"/deployments/{nightly['id']}/schedules", [by_hand, old])
         assert json.loads(cloze(operations, "deploy", "--json").stdout) == told
         schedules = operations.call(f"/deployments/{nightly['id']}/schedules")
         assert sorted(str(schedule["slug"]) for schedule in schedules) == [

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.core import artifact
 from tests.operations.conftest import Toys
-from tests.operations.servers import Operations, cloze, until
+from tests.operations.servers import PLANTED, Operations, cloze, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TWO = {"processes": 2, "grace_seconds": 5}
@@ -190,3 +190,30 @@ def test_cancel_from_the_terminal_ends_cancelled_too(operations: Operations, toy
     assert not [
         line for line in Path(operations.home / "worker.log").read_text().splitlines() if "Crashed" in line and toys.run in line
     ]
+
+
+@pytest.mark.soak
+def test_a_schedule_fires(operations: Operations, toys: Toys) -> None:
+    deployment = operations.call("/deployments/name/full-run/toys")["id"]
+    schedule = {"schedule": {"interval": 5}, "active": True, "parameters": {"config": toys.write()}}
+    operations.call(f"/deployments/{deployment}/schedules", [schedule])
+    mine = {"deployments": {"id": {"any_": [deployment]}}, "flow_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED"]}}}}
+    try:
+        found = until(lambda: [run for run in operations.call("/flow_runs/filter", mine) if run["auto_scheduled"]])
+    finally:
+        (one,) = operations.call(f"/deployments/{deployment}/schedules")
+        operations.delete(f"/deployments/{deployment}/schedules/{one['id']}")
+    assert found[0]["state"]["type"] == "COMPLETED"
+    assert (operations.runs / toys.run / "train").exists()
+
+
+def test_a_secret_is_nowhere(operations: Operations, toys: Toys) -> None:
+    """One that an error speaks of: in no state, log, parameter or page."""
+    flow_run = operations.trigger("full-run/toys", config=toys.write(train={"leaky": True}), retries=0)
+    assert "the store refused ***" in operations.end(flow_run)["message"]
+    until(lambda: [text for level, text in operations.logs(flow_run) if level >= 40])
+    tasks = operations.call("/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}})
+    all_of_it = [operations.call(f"/flow_runs/{flow_run}"), tasks, operations.logs(flow_run), operations.artifacts(flow_run)]
+    assert "the store refused ***" in json.dumps(all_of_it[1])
+    assert PLANTED not in json.dumps(all_of_it)
+    assert PLANTED not in (operations.home / "worker.log").read_text()
