@@ -67,8 +67,8 @@ def _lost() -> AutomationCore:
         trigger=EventTrigger(
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", *ends},
-            match={"prefect.resource.id": "prefect.flow-run.*"},  # type: ignore[arg-type]
-            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},  # type: ignore[arg-type]
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
@@ -88,8 +88,8 @@ def _failed(action: SendNotification | CallWebhook) -> AutomationCore:
         description=f"Set up by `cloze deploy` from ${NOTIFY}.",
         trigger=EventTrigger(
             expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut"},
-            match={"prefect.resource.id": "prefect.flow-run.*"},  # type: ignore[arg-type]
-            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},  # type: ignore[arg-type]
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},
             for_each={"prefect.resource.id"},
             posture=Posture.Reactive,
             threshold=1,

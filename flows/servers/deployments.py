@@ -31,7 +31,7 @@ def send(api: str) -> list[str]:
     """The work pool, all deployments of `prefect.yaml` and the automations; the deployments as `flow/name`.
 
     Raises:
-        ClozeError: Prefect refuses.
+        ClozeError: Prefect refuses, or the file has a fault.
     """
     from flows.prefect.deploy import deploy
 

@@ -16,7 +16,6 @@ from flows.tracking.spool import tracking_uri
 from pipeline.core.execution import Execution
 
 POOL = "cloze"
-PREFECT_YAML = Path(__file__).parent.parent.parent / "prefect.yaml"
 GRACE_MARGIN = 20.0  # beside the ranks' time for a checkpoint: for the flow to end, and for Prefect to hear of it
 SERVER_GRACE = 10.0
 
