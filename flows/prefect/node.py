@@ -12,6 +12,7 @@ from typing import Any
 from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.exceptions import FailedRun
 from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed
@@ -150,7 +151,7 @@ class OneSentence(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, ClozeError) or record.getMessage().startswith("Finished in state NotReady"):
+        if isinstance(error, (ClozeError, FailedRun)) or record.getMessage().startswith("Finished in state NotReady"):
             return False  # the flow says it in a sentence
         record.msg, record.args = masked(record.getMessage()), ()
         return True

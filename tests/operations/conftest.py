@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prefect.workers.process import ProcessWorker
 
 from tests.operations.servers import Operations, prefect
 
@@ -17,7 +18,7 @@ def operations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operations]
     """A server with the pool, the deployments `full-run/toys` and `full-run/one-at-a-time`, and a worker."""
     found = Operations(tmp_path_factory.mktemp("operations"))
     try:
-        prefect(found, "work-pool", "create", "cloze", "--type", "process")
+        found.call("/work_pools/", {"name": "cloze", "type": "process", "base_job_template": ProcessWorker.get_default_base_job_template()})
         prefect(found, "deploy", "--all", "--prefect-file", str(Path(__file__).parent / "toys.yaml"))
         found.worker()
         yield found
