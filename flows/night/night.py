@@ -137,7 +137,7 @@ class Night:
         ready = {label: scores[label] for label in self.candidates if label in scores and label not in failed}
         promoted: Champion | None = None
         if ready:
-            label = max(ready, key=lambda name: (ready[name].mean, name))
+            label = max(ready, key=lambda name: (ready[name].mean, self.candidates[name].written))  # of equal ones the newest
             found = self.candidates[label]
             outcome.candidate = found.key
             if before is None:

@@ -37,7 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for split in ("train", "dev"):  # which of two words is in the sentence
         rows = [f"{'t7 ' * (1 + i // 2 % 4)}{('t9 ' if i % 2 else 't11 ') * (2 + i // 8 % 5)}\t{i % 2}" for i in range(64)]
         (tmp_path / "task" / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    content = {"night": {}, "finetune": {"matrix": {"seed": [1]}, "data": "task", **EASY}, "run": RUN}
+    content = {"night": {"which": ["newest"]}, "finetune": {"matrix": {"seed": [1]}, "data": "task", **EASY}, "run": RUN}
     (tmp_path / "night.yaml").write_text(yaml.safe_dump(content))
     return tmp_path
 
@@ -82,7 +82,7 @@ def test_a_better_a_worse_and_no_new_checkpoint(place: Path, monkeypatch: pytest
     assert any("MLflow" in note for note in first.notes)
 
     train(place, "good")
-    better = hold(place, which=["newest"])
+    better = hold(place)
     assert better.decision is not None
     assert better.decision.why.startswith("promoted: sst2 +")
     assert better.champion is not None
