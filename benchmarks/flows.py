@@ -53,9 +53,16 @@ print(json.dumps({"nodes": len(steps), "read": read, "plan": planned, "made": ma
 def toys(operations: Operations, nodes: int) -> dict[str, float]:
     """Seconds to plan a graph of that many nodes, and to run it with all of it made."""
     path = operations.home / "toys.yaml"
-    path.write_text(yaml.safe_dump({"letters": {}, "count": {"fault": "/nowhere/{n}", "matrix": {"n": list(range(nodes - 1))}}}))
+    path.write_text(
+        yaml.safe_dump({"letters": {}, "count": {"fault": "/nowhere/{n}", "matrix": {"n": list(range(nodes - 1))}}})
+    )
     done = subprocess.run(
-        [sys.executable, "-c", TOYS, str(path)], env=operations.environment, cwd=operations.home, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-c", TOYS, str(path)],
+        env=operations.environment,
+        cwd=operations.home,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -90,7 +97,9 @@ def main() -> None:
     parser.add_argument("--config", default="sample")
     parser.add_argument("--nodes", type=int, default=500)
     arguments = parser.parse_args()
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}")
+    print(
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}"
+    )
     with tempfile.TemporaryDirectory() as place:
         operations = Operations(Path(place))
         try:
@@ -98,7 +107,9 @@ def main() -> None:
                 print(f"graph of {arguments.nodes:,} nodes: {name:<18} {value:8.2f}" + ("" if name == "nodes" else " s"))
             for how in ("--prefect", "--no-prefect"):
                 spent, of_nodes = whole(operations, arguments.config, how)
-                print(f"{arguments.config} {how}: {spent:.1f} s, of which nodes {of_nodes:.1f} s; ours {spent - of_nodes:.1f} s ({1 - of_nodes / spent:.1%})")
+                print(
+                    f"{arguments.config} {how}: {spent:.1f} s, of which nodes {of_nodes:.1f} s; ours {spent - of_nodes:.1f} s ({1 - of_nodes / spent:.1%})"
+                )
                 if how == "--prefect":
                     began = time.perf_counter()
                     print(f"{arguments.config} unchanged: {unchanged(operations, arguments.config):.1f} s of flow time", end="")

@@ -6,6 +6,7 @@ The Prefect flows and the plain run share all of this; they differ in who calls 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Mapping
@@ -16,12 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 from rich.markup import escape
 
-from flows.graph import begun, overrides, plan, record, retries, schedule, slots, stages
+from flows.graph import begun, estimate, overrides, plan, record, retries, schedule, slots, stages
 from flows.graph import config as configs
 from flows.tracking.node import status_of
 from flows.tracking.records import NodeFacts, RunRecords
 from flows.tracking.spool import FLUSH_SECONDS
 from flows.views import terminal
+from flows.views.instances import MOST_LINES
 from flows.views.live import StageDisplay, live_lines
 from pipeline.core.errors import ClozeError, Stopped
 from pipeline.core.execute import Result
@@ -109,6 +111,11 @@ class Session:
     def directory(self) -> Path:
         return plan.run_directory(self.config)
 
+    @functools.cached_property
+    def estimates(self) -> Mapping[str, estimate.Estimate]:
+        """What each node will take."""
+        return estimate.estimates(self.steps, plan.runs_directory())
+
     @property
     def nothing_to_do(self) -> bool:
         return all(step.cached for step in self.steps)
@@ -126,7 +133,12 @@ class Session:
         with contextlib.ExitStack() as held:
             held.enter_context(locked(str(self.directory)))
             self.record = record.RunRecord(
-                self.directory, self.config.name, self.steps, self.parameters.model_dump(mode="json"), self.config.values
+                self.directory,
+                self.config.name,
+                self.steps,
+                self.parameters.model_dump(mode="json"),
+                self.config.values,
+                {name: found.as_json() for name, found in self.estimates.items()},
             )
             if not self.nothing_to_do:
                 self.records = RunRecords(runs)
@@ -190,7 +202,8 @@ class Session:
         self.results[step.name] = result
         headline = dict(result.manifest.summary.get("metrics") or {})
         self.record.node(step.name, record.CACHED if result.cached else record.FINISHED, metrics=headline, error=None)
-        self.screen.print(terminal.done_line(result, step.name))
+        if not result.cached or len(self.steps) <= MOST_LINES:
+            self.screen.print(terminal.done_line(result, step.name))
         return result
 
     def _made(self, step: plan.Step, attempt: int, also: Reporter) -> Result:

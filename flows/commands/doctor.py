@@ -1,103 +1,69 @@
-"""`cloze doctor`: is this machine fit, and what is it."""
+"""`cloze doctor`: is this machine fit, is all well with what runs on it, and what can be mended."""
 
 from __future__ import annotations
 
-import os
-import platform
-import shutil
-import subprocess
-import sys
-from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from flows.commands.common import emit, json_option
 
-PACKAGES = (
-    "torch",
-    "deepspeed",
-    "apache-beam",
-    "prefect",
-    "mlflow",
-    "pyarrow",
-    "tokenizers",
-    "transformers",
-    "fastapi",
-    "sqlalchemy",
-)
-FREE_BYTES = 5 << 30
-_TORCH = "import torch, json; print(json.dumps([torch.__version__, torch.cuda.is_available(), torch.cuda.device_count()]))"
+if TYPE_CHECKING:
+    from flows.doctor.finding import Finding
 
 
 @click.command()
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="Mend what can be mended: stuck runs, orphans, refused records. Nothing that is not ours is touched.",
+)
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Check Python, packages, compiler, precision, devices, free disk, and records that MLflow refused."""
-    rows = [_python(), *(_package(name) for name in PACKAGES), _compiler(), _processor(), _torch(), _disk(), *_refused()]
+def doctor(ctx: click.Context, fix: bool, as_json: bool) -> None:
+    """Check versions, GPUs, NCCL, disk, servers, stuck runs, slots, orphaned processes, and records that MLflow refused.
+
+    Ends with exit code 1 if something is bad and not mended.
+    """
+    from flows.doctor import machine, runs
+    from flows.doctor.finding import examine
+
+    checks = (
+        machine.python,
+        machine.packages,
+        machine.compiler,
+        machine.processor,
+        machine.devices,
+        machine.disk,
+        runs.servers,
+        runs.orphans,
+        runs.stuck,
+        runs.held_slots,
+        runs.refused_records,
+    )
+    findings: list[Finding] = []
+    for check in checks:
+        for finding in examine(check, fix):
+            findings.append(finding)
+            if not as_json:
+                _show(finding)
+    well = all(finding.ok or finding.fixed for finding in findings)
     if as_json:
-        emit({"ok": all(row["ok"] for row in rows), "checks": rows})
-    else:
-        for row in rows:
-            mark = click.style("ok  ", fg="green") if row["ok"] else click.style("bad ", fg="red")
-            click.echo(f"{mark} {row['check']:<14} {row['found']}")
-    if not all(row["ok"] for row in rows):
+        emit({"ok": well, "checks": [finding.row() for finding in findings]})
+    elif any(finding.mend is not None and not finding.ok for finding in findings) and not fix:
+        click.echo("\n`cloze doctor --fix` mends what is marked with a star.")
+    if not well:
         ctx.exit(1)
 
 
-def _row(check: str, found: str, ok: bool = True) -> dict[str, Any]:
-    return {"check": check, "found": found, "ok": ok}
-
-
-def _python() -> dict[str, Any]:
-    return _row("python", platform.python_version(), (3, 10) <= sys.version_info[:2] <= (3, 13))
-
-
-def _package(name: str) -> dict[str, Any]:
-    try:
-        return _row(name, metadata.version(name))
-    except metadata.PackageNotFoundError:
-        needed = name != "transformers"  # only for the parity check of an export
-        return _row(name, "not installed" + ("" if needed else " (needed only to check exports)"), not needed)
-
-
-def _compiler() -> dict[str, Any]:
-    """Wanted for `torch.compile` on a CPU alone: without one, training steps are not compiled."""
-    found = shutil.which("g++") or shutil.which("c++")
-    return _row("compiler", found or "none: training steps are not compiled; install g++ if they should be")
-
-
-def _processor() -> dict[str, Any]:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as stream:
-            flags = next((line for line in stream if line.startswith("flags")), "").split()
-    except OSError:
-        flags = []
-    fast = [flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags]
-    precision = f"bf16 by {', '.join(fast)}" if fast else "no native bf16: fp32"
-    return _row("processor", f"{os.cpu_count()} cores, {precision}")
-
-
-def _torch() -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, text=True, check=False, timeout=120)
-    if done.returncode:
-        return _row("torch imports", done.stderr.strip().splitlines()[-1] if done.stderr else "failed", False)
-    return _row("devices", done.stdout.strip())
-
-
-def _disk() -> dict[str, Any]:
-    free = shutil.disk_usage(".").free
-    return _row("free disk", f"{free / 1e9:.0f} GB here", free > FREE_BYTES)
-
-
-def _refused() -> list[dict[str, Any]]:
-    """What MLflow has refused to record, by reason."""
-    from flows.graph.plan import runs_directory
-    from flows.tracking.refused import FILE, refused
-
-    spools = runs_directory() / ".tracking"
-    return [
-        _row("records", f"{count:,} refused by MLflow: {reason} (in {spools / FILE}; remove the file when it is mended)", False)
-        for reason, count in refused(spools).most_common()
-    ]
+def _show(finding: Finding) -> None:
+    if finding.ok:
+        mark = click.style("ok   ", fg="green")
+    elif finding.fixed:
+        mark = click.style("fixed", fg="green")
+    else:
+        mark = click.style("bad* " if finding.mend is not None else "bad  ", fg="red")
+    click.echo(f"{mark} {finding.check:<14} {finding.found}")
+    if not finding.ok and not finding.fixed:
+        failed = f" ({finding.failed})" if finding.failed else ""
+        click.echo(f"{'':<21}→ {finding.fix}{failed}")

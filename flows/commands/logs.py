@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+FINGERPRINT = 12  # letters of it in a directory's name
 METRICS = "metrics.jsonl"  # in the artifact of a training: one line a logged step
 
 
@@ -14,9 +15,9 @@ METRICS = "metrics.jsonl"  # in the artifact of a training: one line a logged st
 @click.argument("what")
 @click.option("--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Last lines of each log.")
 def logs(what: str, lines: int) -> None:
-    """Print the end of the logs of WHAT: an artifact's path, a run's name, or a stage's name.
+    """Print the end of the logs of WHAT: an artifact's path, a run, a node (RUN/NODE, such as sample/finetune@sst2-1), or a stage.
 
-    Of a run, and of a stage that several runs have, the one that wrote last.
+    Of a run, and of a stage or node that several runs have, the one that wrote last.
     """
     from flows.graph.launch import LOGS
 
@@ -41,18 +42,40 @@ def _find(what: str) -> Path:
     if given.is_dir() and any((given / LOGS).glob("*.log")):
         return given
     runs = plan.runs_directory()
-    run, _, stage = what.rpartition("/")
-    if what in stages.TABLE or (stage in stages.TABLE and run in _names(runs)):
-        pattern = f"{run or '*'}/{stage}-*/{LOGS}/*.log"
-    else:
-        pattern = f"{Path(what).name}/*/{LOGS}/*.log"
-    newest = max(runs.glob(pattern), key=lambda log: log.stat().st_mtime_ns, default=None)
+    found = [log for place in _meant(what, runs) for log in (place / LOGS).glob("*.log")]
+    newest = max(found, key=lambda log: log.stat().st_mtime_ns, default=None)
     if newest is None:
-        near = did_you_mean(what, {*_names(runs), *stages.TABLE})
+        nodes = {name for run in _names(runs) for name in (run, *(f"{run}/{node}" for node in _nodes(runs / run)))}
+        near = did_you_mean(what, {*nodes, *stages.TABLE})
         raise DataError(
-            f"{what} has no logs ({LOGS}/ is missing or empty); name a run, a stage, or an artifact, such as runs/demo/pretrain: {near}"
+            f"{what} has no logs ({LOGS}/ is missing or empty); name a run, a node of one (sample/finetune@sst2-1), a stage, or an"
+            f" artifact, such as runs/demo/pretrain: {near}"
         )
     return newest.parent.parent
+
+
+def _meant(what: str, runs: Path) -> list[Path]:
+    """The directories that a run's name means, or a node's, section's or stage's in all runs, or in the one before the slash."""
+    run, _, node = what.rpartition("/")
+    if not run and node in _names(runs):
+        return [place for places in _nodes(runs / node).values() for place in places]
+    return [
+        place
+        for name in ([run] if run else sorted(_names(runs)))
+        for known, places in _nodes(runs / name).items()
+        if known == node or known.partition("@")[0] == node or ("@" in node and known.startswith(f"{node}-"))
+        for place in places
+    ]
+
+
+def _nodes(run: Path) -> dict[str, list[Path]]:
+    """The directories of each node below a run's, `NODE-FINGERPRINT`."""
+    found: dict[str, list[Path]] = {}
+    for place in run.glob("*/"):
+        name, dash, fingerprint = place.name.rpartition("-")
+        if dash and len(fingerprint) == FINGERPRINT and not place.is_symlink():
+            found.setdefault(name, []).append(place)
+    return found
 
 
 def _names(runs: Path) -> set[str]:

@@ -57,8 +57,9 @@ def start(session: Session, *, prefect: bool | None, as_json: bool) -> None:
             session.screen.print("Nothing to do: every node is made.")
     else:
         results = run_with_prefect(session)
+    results = {step.name: results[step.name] for step in session.steps if step.name in results}  # made in any order
     session.screen.print()
-    session.screen.print(terminal.result_table(results))
+    session.screen.print(terminal.result_table(results, {step.name: step.node.section for step in session.steps}))
     for result in results.values():
         if result.manifest.summary.get("report"):
             session.screen.print(f"\nreport: {Path(result.artifact) / result.manifest.summary['report']}")

@@ -58,29 +58,23 @@ def parameters_of(**values: Any) -> RunParameters:
 
 
 def show_plan(session: Session, as_json: bool) -> None:
-    """What would run, and why, and how long it took the last time."""
+    """What would run, why, and what it will take."""
     from rich.console import Console
 
-    from flows.views import terminal
-    from pipeline.core.humanize import duration
+    from flows.graph import estimate
+    from flows.views import plan_tree
 
+    found, last = session.estimates, estimate.last_time(session.directory)
+    together = estimate.together(session.steps, found)
     if as_json:
         nodes = [
             {
-                "name": step.name, "stage": step.node.stage, "why": step.why, "cached": step.cached, "seconds": step.last_seconds,
+                "name": step.name, "stage": step.node.stage, "why": step.why, "cached": step.cached, **found[step.name].as_json(),
                 "inputs": step.inputs, "after": list(step.after), "fingerprint": step.fingerprint, "artifact": step.artifact,
+                "values": dict(step.node.values), "last_seconds": step.last_seconds,
             }
             for step in session.steps
         ]  # fmt: skip
-        emit({"run": session.config.name, "nodes": nodes})
+        emit({"run": session.config.name, "nodes": nodes, "seconds": together, "last": last})
         return
-    out = Console(highlight=False)
-    out.print(terminal.plan_table(session.steps))
-    todo = [step for step in session.steps if not step.cached]
-    known = [step.last_seconds for step in todo if step.last_seconds is not None]
-    if not todo:
-        out.print("\nNothing to do.")
-    elif len(known) == len(todo):
-        out.print(f"\n{len(todo)} of {len(session.steps)} nodes would run; the last time they took {duration(sum(known))}.")
-    else:
-        out.print(f"\n{len(todo)} of {len(session.steps)} nodes would run.")
+    plan_tree.show(Console(highlight=False), session.steps, found, together, last)

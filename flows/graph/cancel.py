@@ -14,6 +14,7 @@ from uuid import UUID
 
 from flows.graph import addresses, record
 from pipeline.core.errors import DataError, UsageError
+from pipeline.core.execution import Execution
 from pipeline.core.lock import is_held
 
 PATIENCE_SECONDS = 15.0  # for the run's process to write its end, after its trainings had `run.grace_seconds`
@@ -67,8 +68,11 @@ def _tell_prefect(runs: Path, flow_run_id: str) -> None:
 
 
 def _grace(found: Mapping[str, Any]) -> float:
-    run = found["config"].get("run") or {}
-    return float(run.get("grace_seconds", 25.0))
+    """The longest that any of its nodes may take to save."""
+    config = found["config"]
+    sections = [section.get("run") or {} for section in config.values() if isinstance(section, Mapping)]
+    usual = (config.get("run") or {}).get("grace_seconds", Execution.model_fields["grace_seconds"].default)
+    return max([float(usual), *(float(run["grace_seconds"]) for run in sections if "grace_seconds" in run)])
 
 
 def _ended(directory: Path, seconds: float) -> bool:

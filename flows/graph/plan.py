@@ -20,6 +20,7 @@ from flows.graph import stages
 from flows.graph.config import RunConfig
 from flows.graph.nodes import Node, select, with_what_follows, with_what_leads_to
 from pipeline.core import artifact, fingerprints, storage
+from pipeline.core.artifact import Manifest
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execute import Result, execute
@@ -37,6 +38,7 @@ class Step:
         inputs: paths by role.
         after: the nodes of this plan that have to be made before.
         last_seconds: what the node took the last time, in this run's directory.
+        before: the manifest of what was made then.
     """
 
     node: Node
@@ -47,6 +49,7 @@ class Step:
     cached: bool
     why: str
     last_seconds: float | None
+    before: Manifest | None = None
 
     @property
     def name(self) -> str:
@@ -120,7 +123,10 @@ def _step(
 ) -> Step:
     stage, before = stages.stage(node.stage), _manifest(directory / node.name)
     inputs, prints = _inputs(node, steps, outside)
-    fingerprint, parents = stage.lineage(node.config, prints)
+    try:
+        fingerprint, parents = stage.lineage(node.config, prints)
+    except DataError as error:
+        raise DataError(f"{node.name}: {error}") from error
     place = str(directory / f"{node.name}-{fingerprint[:12]}")
     made = _manifest(Path(place))
     why = ""
@@ -138,6 +144,7 @@ def _step(
         cached=not why,
         why=why,
         last_seconds=before.seconds if before else None,
+        before=before,
     )
 
 
@@ -148,7 +155,10 @@ def _inputs(node: Node, steps: Mapping[str, Step], outside: dict[str, str]) -> t
     for role, origin in node.inputs.items():
         if origin.node is None:
             if origin.path not in outside:
-                outside[origin.path] = fingerprints.input_fingerprint(origin.path)
+                try:
+                    outside[origin.path] = fingerprints.input_fingerprint(origin.path)
+                except DataError as error:
+                    raise DataError(f"{node.section}.{role}: {error}") from error
             paths[role], prints[role] = origin.path, outside[origin.path]
             continue
         source = steps[origin.node]

@@ -6,8 +6,8 @@
                                        holds is of a run that was killed
 
     {"id", "run", "state", "pid", "host", "started", "ended", "error", "parameters", "config", "prefect",
-     "nodes": {name: {"stage", "state", "why", "artifact", "after", "started", "ended", "done", "total", "unit", "figures",
-                      "seconds_left", "error", "attempt"}}}
+     "nodes": {name: {"stage", "section", "state", "why", "artifact", "after", "started", "ended", "done", "total", "unit", "figures",
+                      "seconds_left", "error", "attempt", "estimate"}}}
 
 Times are Unix seconds.
 """
@@ -41,9 +41,19 @@ class RunRecord:
     """Writes the record of one start. Any thread may call it."""
 
     def __init__(
-        self, directory: Path, run: str, steps: Iterable[Step], parameters: Mapping[str, Any], config: Mapping[str, Any]
+        self,
+        directory: Path,
+        run: str,
+        steps: Iterable[Step],
+        parameters: Mapping[str, Any],
+        config: Mapping[str, Any],
+        estimates: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Args: directory: the run's; config: what the run can be made from again."""
+        """Args:
+        directory: the run's.
+        config: what the run can be made from again.
+        estimates: what each node is expected to take.
+        """
         now = time.time()
         self.id = uuid.uuid4().hex
         self.path = directory / DIRECTORY / f"{int(now * 1000)}-{self.id[:8]}.json"
@@ -62,10 +72,12 @@ class RunRecord:
             "nodes": {
                 step.name: {
                     "stage": step.node.stage,
+                    "section": step.node.section,
                     "state": WAITING,
                     "why": step.why,
                     "artifact": step.artifact,
                     "after": list(step.node.after),
+                    "estimate": None if step.cached else (estimates or {}).get(step.name),
                 }
                 for step in steps
             },
@@ -134,11 +146,19 @@ def records_in(directory: Path) -> list[Path]:
     return sorted((directory / DIRECTORY).glob("*.json"))
 
 
+def read_file(path: Path) -> dict[str, Any] | None:
+    """A record as it stands on the disk; None: it is damaged or gone."""
+    with suppress(OSError, ValueError):
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return content
+    return None
+
+
 def newest(directory: Path) -> dict[str, Any] | None:
     """The record of the last start of the run in `directory`; None: it was never started, or its record is damaged."""
     for path in reversed(records_in(directory)):
-        with suppress(OSError, ValueError):
-            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = read_file(path)
+        if content is not None:
             if content["state"] == RUNNING and not is_held(str(directory)):
                 content["state"] = CRASHED
             return {**content, "path": str(path)}
@@ -147,7 +167,7 @@ def newest(directory: Path) -> dict[str, Any] | None:
 
 def all_records(runs: Path) -> dict[str, dict[str, Any]]:
     """The newest record of every run below `runs`, by the run's name."""
-    found = {path.name: newest(path) for path in _directories(runs)}
+    found = {path.name: newest(path) for path in directories(runs)}
     return {name: record for name, record in found.items() if record is not None}
 
 
@@ -159,16 +179,27 @@ def read(runs: Path, name: str) -> dict[str, Any]:
     """
     record = newest(runs / name)
     if record is None:
-        names = [path.name for path in _directories(runs)]
+        names = [path.name for path in directories(runs)]
         hint = did_you_mean(name, names) if names else "there is none yet"
         raise DataError(f"no run {name!r} in {runs}; {hint}")
     return record
 
 
+def dead(runs: Path) -> list[str]:
+    """The names of runs whose newest record says that they go on, and whose lease nobody holds."""
+    found = []
+    for directory in directories(runs):
+        for path in records_in(directory)[-1:]:
+            with suppress(OSError, ValueError):
+                if json.loads(path.read_text(encoding="utf-8"))["state"] == RUNNING and not is_held(str(directory)):
+                    found.append(directory.name)
+    return found
+
+
 def mark_dead(runs: Path) -> list[str]:
     """Write into the records of runs that were killed that they are no more; their names."""
     marked = []
-    for directory in _directories(runs):
+    for directory in directories(runs):
         for path in records_in(directory):
             with suppress(OSError, ValueError):
                 content = json.loads(path.read_text(encoding="utf-8"))
@@ -187,6 +218,7 @@ def mark_dead(runs: Path) -> list[str]:
     return marked
 
 
-def _directories(runs: Path) -> Iterator[Path]:
+def directories(runs: Path) -> Iterator[Path]:
+    """The directories of the runs that were ever started, by name."""
     for path in sorted(runs.glob(f"*/{DIRECTORY}")):
         yield path.parent

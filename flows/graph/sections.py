@@ -22,6 +22,7 @@ from pipeline.core.execution import Execution
 from pipeline.core.stage import Stage
 
 MATRIX, RUN = "matrix", "run"
+GATHERED = "nodes"  # the field of a stage that gathers
 MILESTONES = "milestones"  # the field that keeps checkpoints which other nodes go on from
 
 
@@ -75,8 +76,11 @@ class Graph:
         return self._instances[name]
 
     def _gathering(self, section: Section) -> Iterator[Node]:
-        inputs = {name: Origin(node=name) for name, node in self.nodes.items() if not self.sections[node.section].stage.gathers}
-        yield self._node(section, section.fields, {}, inputs)
+        found = {name: node for name, node in self.nodes.items() if not self.sections[node.section].stage.gathers}
+        told = {}
+        if GATHERED in section.stage.config.model_fields:  # it wants to know where in the graph each stands
+            told[GATHERED] = {name: _place(node) for name, node in found.items()}
+        yield self._node(section, {**section.fields, **told}, {}, {name: Origin(node=name) for name in found})
 
     def _made(self, section: Section) -> Iterator[Node]:
         for own, below in combinations(section.matrix, section.name):
@@ -229,6 +233,14 @@ class Graph:
                         name=maker.name, stage=maker.stage, section=maker.section, values=maker.values,
                         config=config, execution=maker.execution, inputs=maker.inputs,
                     )  # fmt: skip
+
+
+def _place(node: Node) -> dict[str, Any]:
+    """A node's section, its place in the matrices, and the nodes that it reads, by role."""
+    inputs = {
+        role: f"{one.node}/{one.path}" if one.path else one.node for role, one in node.inputs.items() if one.node is not None
+    }
+    return {"section": node.section, "values": dict(node.values), "inputs": inputs}
 
 
 def _with_milestone(config: StageConfig, step: int) -> StageConfig:

@@ -174,6 +174,8 @@ def _locked(stack: contextlib.ExitStack, name: str) -> IO[str] | None:
         with contextlib.suppress(OSError):
             place.chmod(0o1777)
     handle = os.open(place / name.replace("/", "_"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with contextlib.suppress(OSError):  # others, too, whatever this user's umask; only the owner may say so
+        os.fchmod(handle, 0o666)
     stream = os.fdopen(handle, "r+", encoding="utf-8")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

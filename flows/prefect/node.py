@@ -78,7 +78,9 @@ def node(name: str, why: str) -> State[Any]:
 def _unsaved(step: plan.Step, told: Told) -> str:
     if told.build_id is None:
         return "stopped before it began"
-    return f"stopped; it saved nothing in the {step.node.execution.grace_seconds:g} s that it had, what it saved before is there"
+    return (
+        f"stopped; it saved nothing in the {step.node.execution.grace_seconds:g} s that it had, what it saved before is there"
+    )
 
 
 def node_of(step: plan.Step, usual_retries: int) -> Task[[str, str], State[Any]]:

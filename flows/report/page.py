@@ -1,4 +1,4 @@
-"""From a run's manifests to the page."""
+"""From a run's nodes to the page."""
 
 from __future__ import annotations
 
@@ -10,101 +10,191 @@ import yaml
 
 from flows.graph import stages
 from flows.report import plots
-from pipeline.core.artifact import Manifest
+from flows.report.gathered import REPLICATES, Gathered, Score, by_group, curves, lower_is_better, scores_of
+from flows.views.graph_picture import NodePicture, graph_svg
 from pipeline.core.humanize import duration, si
 from pipeline.core.pages import templates_in
 
 TEMPLATES = Path(__file__).parent / "templates"
+MOST_ROWS = 60  # of the table of stages
+MOST_PANELS = 3  # corpora and datasets shown in full
+MOST_CHARACTERS = 34  # of a line in the picture
 
 
-def render(manifests: Mapping[str, Manifest], history: Sequence[Mapping[str, Any]], masks: Sequence[Mapping[str, Any]]) -> str:
+def render(
+    nodes: Sequence[Gathered], scores: Mapping[str, Mapping[str, Score]], masks: Sequence[Mapping[str, Any]], unfilled: int = 0
+) -> str:
     """The page as HTML.
 
     Args:
-        manifests: by stage.
-        history: the lines of the trainer's metrics.jsonl.
-        masks: `text` and its `candidates` (token, score, sequence).
+        nodes: each after those that it needs.
+        scores: as `flows.report.gathered.scores` gives them.
+        masks: `node`, `text` and its `candidates` (token, score, sequence).
+        unfilled: checkpoints that were not asked to fill masks.
     """
     environment = templates_in(TEMPLATES)
     environment.filters |= {"si": si, "seconds": duration}
-    summaries = {name: manifest.summary for name, manifest in manifests.items()}
-    present = [name for name in stages.TABLE if name in manifests]
-    config = {name: manifests[name].config for name in present}
+    of = {stage: [node for node in nodes if node.stage == stage] for stage in stages.TABLE}
     packages: dict[str, str] = {}
-    for name in present:
-        packages |= manifests[name].packages
+    for node in nodes:
+        packages |= node.manifest.packages
+    config = {node.name: node.manifest.config for node in nodes[:MOST_ROWS]}
     return environment.get_template("report.html").render(
-        stages=[(name, manifests[name], stages.headline(manifests[name])) for name in present],
-        s=summaries,
-        cards=_cards(manifests),
-        figures=_figures(manifests, history),
-        masks=masks,
+        nodes=[(node, stages.headline(node.manifest)) for node in nodes[:MOST_ROWS]],
+        more=max(0, len(nodes) - MOST_ROWS),
+        of=of,
+        corpora=[(node, _dropped(node)) for node in of["corpus"][:MOST_PANELS]],
+        datasets=[(node, _lengths(node)) for node in of["dataset"][:MOST_PANELS]],
+        losses=plots.losses(curves(nodes), _entropy(of["pretrain"])) if any(node.history for node in of["pretrain"]) else "",
+        throughput=plots.throughput(of["pretrain"][0].history)
+        if len(of["pretrain"]) == 1 and of["pretrain"][0].history
+        else "",
+        tables=[_table(section, members) for section, members in _sections(nodes).items() if len(members) > 1],
+        task=_task(of["finetune"][0]) if len(of["finetune"]) == 1 else "",
+        evaluated=of["evaluate"][0].manifest.summary if len(of["evaluate"]) == 1 else None,
+        graph=_picture(nodes),
+        cards=_cards(of, scores),
+        masks=[
+            (name, [mask for mask in masks if mask["node"] == name]) for name in dict.fromkeys(mask["node"] for mask in masks)
+        ],
+        unfilled=max(0, unfilled),
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110),
         packages=sorted(packages.items()),
-        created=max((manifests[name].created for name in present), default=""),
-        execution=manifests[present[-1]].execution if present else {},
+        created=max((node.manifest.created for node in nodes), default=""),
+        execution=nodes[-1].manifest.execution if nodes else {},
     )
 
 
-def _cards(manifests: Mapping[str, Manifest]) -> list[tuple[str, str, str]]:
+def _cards(of: Mapping[str, Sequence[Gathered]], scores: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, str, str]]:
     """(value, label, remark) of the figures at the top."""
     cards: list[tuple[str, str, str]] = []
-    if "corpus" in manifests:
-        corpus = manifests["corpus"].summary
+    if of["corpus"]:
+        corpus = of["corpus"][0].manifest.summary
         cards.append((f"{corpus['documents']:,}", "documents", f"{si(corpus['bytes'])}B of clean text"))
-    if "dataset" in manifests:
-        dataset = manifests["dataset"].summary
+    if of["dataset"]:
+        dataset = of["dataset"][0].manifest.summary
         cards.append((si(dataset["tokens"]), "tokens read", f"{dataset['rows']:,} rows × {dataset['copies']} masks"))
-    if "pretrain" in manifests:
-        pretrain = manifests["pretrain"].summary
-        if pretrain["heldout_loss"] is not None:
-            name = pretrain["objectives"][0].upper()
-            remark = "on rows that training never saw"
-            if pretrain["unigram_entropy"] is not None:
-                gain = pretrain["unigram_entropy"] - pretrain["heldout_loss"]
-                remark = f"{abs(gain):.2f} {'below' if gain >= 0 else 'above'} the unigram entropy"
-            cards.append((f"{pretrain['heldout_loss']:.3f}", f"held-out {name} loss (nats)", remark))
-        cards.append((si(pretrain["tokens_per_second"]), "tokens/s", f"{pretrain['steps']:,} steps, {pretrain['precision']}"))
-    if "finetune" in manifests:
-        metrics = manifests["finetune"].summary["metrics"]
+    if of["pretrain"]:
+        cards += _pretrain_cards(of["pretrain"])
+    tuned = of["finetune"]
+    if len(tuned) == 1:
+        metrics = tuned[0].manifest.summary["metrics"]
         name = next(iter(metrics))
         remark = ", ".join(
             f"{key.replace('_', ' ')} {metrics[key]:.3f}" for key in ("from_scratch", "majority") if key in metrics
         )
-        cards.append((f"{metrics[name]:.3f}", name, remark or str(manifests["finetune"].config.get("task", ""))))
+        cards.append((f"{metrics[name]:.3f}", name, remark or str(tuned[0].manifest.config.get("task", ""))))
+    elif tuned:
+        section = tuned[0].place.section
+        name, score = next(iter(scores[section].items()))
+        cards.append((f"{score.best:.3f}", f"best {name}", f"{score.best_node}; mean of {score.n}: {score.told}"))
     return cards
 
 
-def _figures(manifests: Mapping[str, Manifest], history: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    figures: dict[str, str] = {}
-    for kind, unit in (("dropped", "documents"), ("dropped_lines", "lines and paragraphs"), ("quarantined", "quarantined")):
-        counts = _drops(manifests, kind)
-        if counts:
-            figures[kind] = plots.bars(dict(counts[:14]), unit)
-    if "dataset" in manifests:
-        dataset = manifests["dataset"].summary
-        figures["lengths"] = plots.lengths(dataset["length_histogram"], dataset["length"])
-    if "pretrain" in manifests and history:
-        figures["loss"] = plots.loss(
-            history, manifests["pretrain"].summary.get("unigram_entropy"), manifests["pretrain"].summary["objectives"][0]
+def _pretrain_cards(trained: Sequence[Gathered]) -> list[tuple[str, str, str]]:
+    """The lowest held-out loss of all, and what the last one reached in speed."""
+    found = []
+    measured = [node for node in trained if node.manifest.summary["heldout_loss"] is not None]
+    if measured:
+        best = min(measured, key=lambda node: float(node.manifest.summary["heldout_loss"]))
+        summary = best.manifest.summary
+        remark = "on rows that training never saw"
+        if summary["unigram_entropy"] is not None:
+            gain = summary["unigram_entropy"] - summary["heldout_loss"]
+            remark = f"{abs(gain):.2f} {'below' if gain >= 0 else 'above'} the unigram entropy"
+        label = f"held-out {summary['objectives'][0].upper()} loss (nats)"
+        found.append(
+            (f"{summary['heldout_loss']:.3f}", label, remark if len(trained) == 1 else f"the lowest, {best.name}; {remark}")
         )
-        figures["throughput"] = plots.throughput(history)
-    if "finetune" in manifests:
-        metrics = manifests["finetune"].summary["metrics"]
-        shown = {
-            key.replace("_", " "): value for key, value in metrics.items() if key in ("accuracy", "from_scratch", "majority")
+    summary = trained[-1].manifest.summary
+    found.append((si(summary["tokens_per_second"]), "tokens/s", f"{summary['steps']:,} steps, {summary['precision']}"))
+    return found
+
+
+def _sections(nodes: Sequence[Gathered]) -> dict[str, list[Gathered]]:
+    """The nodes with scores, by section; those of one stage that have no instances stand together."""
+    found: dict[str, list[Gathered]] = {}
+    for node in nodes:
+        if node.scores:
+            found.setdefault(node.place.section if node.place.values else node.stage, []).append(node)
+    return found
+
+
+def _table(section: str, members: Sequence[Gathered]) -> dict[str, Any]:
+    """A row a group of replicates: the first metric of each replicate, and mean, deviation and the best of all metrics."""
+    groups = by_group(members)
+    seeds = list(dict.fromkeys(_replicate(node) for node in members))
+    metrics = list(dict.fromkeys(metric for node in members for metric in node.scores))
+    rows = []
+    for group, same in groups.items():
+        each = {_replicate(node): next(iter(node.scores.values())) for node in same}
+        rows.append((group, [each.get(seed) for seed in seeds] if len(seeds) > 1 else [], _means(same, metrics)))
+    first = {group: means[0].mean for group, _, means in rows if means[0] is not None}
+    name = metrics[0].replace("_", " ")
+    best = (min if lower_is_better(metrics[0]) else max)(first, key=lambda group: first[group]) if len(first) > 1 else None
+    return {
+        "section": section,
+        "first": name,
+        "seeds": seeds if len(seeds) > 1 else [],
+        "metrics": [metric.replace("_", " ") for metric in metrics],
+        "rows": rows,
+        "best": best,
+        "plot": plots.bars(first, name) if len(rows) > 1 else "",
+    }
+
+
+def _means(nodes: Sequence[Gathered], metrics: Sequence[str]) -> list[Score | None]:
+    found = scores_of(nodes)
+    return [found.get(metric) for metric in metrics]
+
+
+def _replicate(node: Gathered) -> str:
+    return ", ".join(f"{axis} {value}" for axis, value in node.place.values.items() if axis in REPLICATES)
+
+
+def _picture(nodes: Sequence[Gathered]) -> str:
+    return graph_svg(
+        {
+            node.name: NodePicture(
+                stage=node.stage, state="finished", after=node.after, line=_short(stages.headline(node.manifest))
+            )
+            for node in nodes
         }
-        if len(shown) > 1:
-            figures["task"] = plots.bars(shown, "accuracy on dev", {"from scratch": plots.MUTED, "majority": "#cbd2d9"})
+    )
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 1].rstrip(' ,;')}…"
+
+
+def _entropy(trained: Sequence[Gathered]) -> float | None:
+    """The unigram entropy of the held-out targets, where it is one and the same."""
+    found = {node.manifest.summary.get("unigram_entropy") for node in trained}
+    return found.pop() if len(found) == 1 else None
+
+
+def _lengths(node: Gathered) -> str:
+    summary = node.manifest.summary
+    return plots.lengths(summary["length_histogram"], summary["length"])
+
+
+def _task(node: Gathered) -> str:
+    metrics = node.manifest.summary["metrics"]
+    shown = {key.replace("_", " "): value for key, value in metrics.items() if key in ("accuracy", "from_scratch", "majority")}
+    colours = {"from scratch": plots.MUTED, "majority": "#cbd2d9"}
+    return plots.bars(shown, "accuracy on dev", colours) if len(shown) > 1 else ""
+
+
+def _dropped(node: Gathered) -> list[str]:
+    """Figures of what the corpus stage counted under `dropped/…` and its like, most first."""
+    figures = []
+    for kind, unit in (("dropped", "documents"), ("dropped_lines", "lines and paragraphs"), ("quarantined", "quarantined")):
+        counts = {
+            key.removeprefix(f"{kind}/").replace("_", " "): n
+            for key, n in node.manifest.counters.items()
+            if key.startswith(f"{kind}/") and n
+        }
+        most = dict(sorted(counts.items(), key=lambda item: -item[1])[:14])
+        if most:
+            figures.append(plots.bars(most, unit))
     return figures
-
-
-def _drops(manifests: Mapping[str, Manifest], kind: str) -> list[tuple[str, int]]:
-    """What the corpus stage counted under `kind/…`, most first."""
-    if "corpus" not in manifests:
-        return []
-    counters = manifests["corpus"].counters
-    found = [
-        (key.removeprefix(f"{kind}/").replace("_", " "), n) for key, n in counters.items() if key.startswith(f"{kind}/") and n
-    ]
-    return sorted(found, key=lambda item: -item[1])

@@ -13,7 +13,12 @@ mpl.use("svg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flows.report.gathered import Curve
+
 INK, MUTED, BLUE, ORANGE, GREEN, RED = "#1f2933", "#7b8794", "#2563a8", "#d97706", "#2f855a", "#b83227"
+CYCLE = (BLUE, ORANGE, GREEN, RED, "#7c4dab", "#0f8b8d", "#a8527a", "#6b7280")  # of several curves
+FEW = 6  # curves whose single points are shown, too
+MOST_NAMED = 12  # curves that the legend names
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "cloze",
@@ -56,25 +61,39 @@ def smooth(values: Sequence[float], weight: float = 0.9) -> list[float]:
     return out
 
 
-def loss(history: Sequence[Mapping[str, Any]], entropy: float | None, objective: str = "mlm") -> str:
-    """Training and held-out loss of the first objective in nats over steps, with the unigram entropy of the held-out targets."""
+def losses(curves: Sequence[Curve], entropy: float | None) -> str:
+    """Training and held-out loss of the first objective in nats, over the steps of all phases.
+
+    A single training has a colour for each of the two; of several each has one, and its held-out loss is dotted.
+
+    Args:
+        entropy: the unigram entropy of the held-out targets.
+    """
     with mpl.rc_context(STYLE):
-        figure, axes = _figure(7.6, 3.1)
-        train = [(line["step"], line[f"{objective}_loss"]) for line in history if f"{objective}_loss" in line]
-        heldout = [(line["step"], line["heldout_loss"]) for line in history if "heldout_loss" in line]
-        if train:
-            steps, values = zip(*train, strict=True)
-            axes.plot(steps, values, color=BLUE, alpha=0.22, linewidth=0.8)
-            axes.plot(steps, smooth(values), color=BLUE, linewidth=1.6, label="training (smoothed)")
-        if heldout:
-            axes.plot(*zip(*heldout, strict=True), color=ORANGE, marker="o", markersize=3.5, linewidth=1.4, label="held-out")
+        figure, axes = _figure(7.6, 3.1 if len(curves) < FEW else 3.9)
+        for number, curve in enumerate(curves):
+            single, colour = len(curves) == 1, CYCLE[number % len(CYCLE)]
+            if curve.train:
+                steps, values = zip(*curve.train, strict=True)
+                name = "training (smoothed)" if single else curve.name
+                if len(curves) < FEW:
+                    axes.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8)
+                axes.plot(steps, smooth(values), color=colour, linewidth=1.6, label=name if number < MOST_NAMED else None)
+            if curve.heldout and single:
+                axes.plot(
+                    *zip(*curve.heldout, strict=True), color=ORANGE, marker="o", markersize=3.5, linewidth=1.4, label="held-out"
+                )
+            elif curve.heldout:
+                axes.plot(
+                    *zip(*curve.heldout, strict=True), color=colour, marker="o", markersize=2.5, linestyle=":", linewidth=1.4
+                )
         if entropy is not None:
-            axes.axhline(
-                entropy, color=RED, linestyle="--", linewidth=1.1, label=f"unigram entropy of the targets ({entropy:.2f})"
-            )
+            label = f"unigram entropy of the targets ({entropy:.2f})"
+            axes.axhline(entropy, color=RED, linestyle="--", linewidth=1.1, label=label)
+        names = {curve.objective.upper() for curve in curves}
         axes.set_xlabel("step")
-        axes.set_ylabel(f"{objective.upper()} loss (nats)")
-        axes.legend()
+        axes.set_ylabel(f"{names.pop() if len(names) == 1 else 'first'} loss (nats)")
+        axes.legend(fontsize=8 if len(curves) > 4 else None, ncols=2 if len(curves) > 4 else 1)
         return svg(figure)
 
 

@@ -6,19 +6,25 @@ It runs in the flow's own process: it reads JSON and draws; only the filled mask
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from flows.graph.tools import run_tool
+from flows.report.gathered import Gathered, Place, last_pretrainings, scores
 from pipeline.core import artifact, storage
-from pipeline.core.config import StageConfig
-from pipeline.core.errors import DataError
+from pipeline.core.config import StageConfig, Watching
+from pipeline.core.cost import PROCESS_BYTES, Computer, Cost, Costs, Facts, Pace
+from pipeline.core.errors import DataError, UsageError
+from pipeline.core.execution import Execution
 from pipeline.core.stage import Build, Outcome, Stage
 
-VERSION = 1
+VERSION = 2
 FILE = "report.html"
+MOST_FILLED = 6  # checkpoints that fill masks
+PAGE_SECONDS, FILL_SECONDS, FILL_BYTES = 2.0, 7.0, 1 << 30
 
 
 class ReportConfig(StageConfig):
@@ -31,29 +37,52 @@ class ReportConfig(StageConfig):
         "Returns the [MASK] of the array along the given axis.",
         "The moon moves around the [MASK].",
     )
-    """Sentences with one [MASK] each, filled by the pretrained encoder; by default sentences of the sample."""
+    """Sentences with one [MASK] each, filled by the last pretrained encoders; by default sentences of the sample."""
 
     top_k: int = Field(default=5, ge=1)
     """Candidates a mask."""
 
+    nodes: Watching[dict[str, Place]] = Field(default_factory=dict, exclude=True)
+    """Where in the graph each gathered node stands; the run fills it in."""
+
 
 def run(config: ReportConfig, build: Build) -> Outcome:
-    """Write the page from the artifacts among `build.inputs`; any of them may be missing."""
+    """Write the page from the artifacts among `build.inputs`; any of them may be missing.
+
+    The summary's `scores` are section -> metric -> `mean`, `std` (None of one instance), `best`, `best_node` and `n`; a section of several
+    tasks or rows has them for each of these, too. `masks` are the filled sentences, by `node`.
+    """
     from flows.report.page import render
 
-    manifests = {manifest.stage: manifest for manifest in map(artifact.read_manifest, build.inputs.values())}
-    history: list[dict[str, Any]] = []
+    nodes = [_gathered(name, path, config) for name, path in build.inputs.items()]
+    filling = last_pretrainings(nodes)
     masks: list[dict[str, Any]] = []
-    if "pretrain" in manifests:
-        build.report.progress(0, 2, "parts", {"step": "masks"})
-        checkpoint = next(path for path in build.inputs.values() if artifact.read_manifest(path).stage == "pretrain")
-        filled = run_tool("fill-mask", {"texts": list(config.masked), "top_k": config.top_k}, {"checkpoint": checkpoint})
-        masks = [{"text": text, "candidates": found} for text, found in zip(config.masked, filled["predictions"], strict=True)]
-        history = _history(Path(checkpoint))
-    build.report.progress(1, 2, "parts", {"step": "page"})
-    page = render(manifests, history, masks)
-    storage.write_bytes(build.file(FILE), page.encode())
-    return Outcome(summary={"report": FILE, "masks": masks})
+    for number, node in enumerate(filling[:MOST_FILLED]):
+        build.report.progress(number, len(filling[:MOST_FILLED]) + 1, "parts", {"step": "masks"})
+        masks += _filled(node, config)
+    build.report.progress(0, 1, "parts", {"step": "page"})
+    found = scores(nodes)
+    storage.write_bytes(build.file(FILE), render(nodes, found, masks, len(filling) - MOST_FILLED).encode())
+    told = {section: {metric: score.as_json() for metric, score in metrics.items()} for section, metrics in found.items()}
+    return Outcome(summary={"report": FILE, "scores": told, "masks": masks})
+
+
+def _gathered(name: str, path: str, config: ReportConfig) -> Gathered:
+    manifest = artifact.read_manifest(path)
+    place = config.nodes.get(name) or Place(section=name)
+    history = _history(Path(path)) if manifest.stage == "pretrain" else []
+    return Gathered(name=name, path=path, manifest=manifest, place=place, history=history)
+
+
+def _filled(node: Gathered, config: ReportConfig) -> list[dict[str, Any]]:
+    """The sentences as that node fills them; of a model that has nothing to fill masks with, none."""
+    wanted = {"texts": list(config.masked), "top_k": config.top_k}
+    try:
+        filled = run_tool("fill-mask", wanted, {"checkpoint": node.path})
+    except UsageError:
+        return []
+    pairs = zip(config.masked, filled["predictions"], strict=True)
+    return [{"node": node.name, "text": text, "candidates": candidates} for text, candidates in pairs]
 
 
 def _history(pretrain: Path) -> list[dict[str, Any]]:
@@ -65,6 +94,48 @@ def _history(pretrain: Path) -> list[dict[str, Any]]:
         raise DataError(f"{path} has a damaged line ({error}); remove the line, or the directory to train again") from error
 
 
+def headline(summary: Mapping[str, Any]) -> str:
+    """The best score of the last section that has one: of what was evaluated, else fine-tuned, else pretrained."""
+    found = summary.get("scores") or {}
+    if not found:
+        return ""
+    stage = next(
+        stage for stage in ("evaluate", "finetune", "pretrain") if any(name.partition("@")[0] == stage for name in found)
+    )
+    section = next(name for name in found if name.partition("@")[0] == stage)
+    metric, score = next(iter(found[section].items()))
+    several = (
+        f", best {score['best']:.3f} by {score['best_node']}, mean of {score['n']} {score['mean']:.3f}"
+        if score["n"] > 1
+        else ""
+    )
+    return f"{section} {metric.replace('_', ' ')}" + (several or f" {score['mean']:.3f}")
+
+
+def _ahead(
+    config: ReportConfig, inputs: Mapping[str, Facts], execution: Execution, computer: Computer, before: Facts | None
+) -> Cost:
+    """Each last pretraining fills masks, in a process of its own."""
+    del execution, computer, before
+    trained = {name for name in inputs if name.partition("@")[0] == "pretrain"}
+    read = {
+        origin.partition("/")[0] for name in trained if name in config.nodes for origin in config.nodes[name].inputs.values()
+    }
+    filling = min(len(trained - read), MOST_FILLED)
+    return Cost(
+        amount=float(filling),
+        speed=1 / FILL_SECONDS,
+        start=PAGE_SECONDS + 0.02 * len(inputs),
+        disk_bytes=1 << 20,
+        memory_bytes=PROCESS_BYTES + (FILL_BYTES if filling else 0),
+    )
+
+
+def _afterwards(facts: Facts) -> Pace | None:
+    filling = len({mask.get("node") for mask in facts.get("masks", ())})
+    return Pace(amount=float(filling), seconds=max(0.1, facts["seconds"] - PAGE_SECONDS)) if filling else None
+
+
 STAGE = Stage(
     name="report",
     version=VERSION,
@@ -73,4 +144,6 @@ STAGE = Stage(
     gathers=True,
     volatile=(FILE,),
     outputs=("report",),
+    headline=headline,
+    costs=Costs(ahead=_ahead, afterwards=_afterwards),
 )

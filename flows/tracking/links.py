@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 FILE = Path("links") / "runs.jsonl"  # below the spools' directory
+MODE = "?workflowType=machine_learning"  # without it, MLflow's page takes every run for one of a language model's application
 
 
 def remember(directory: Path, ours: str, experiment: str, theirs: str) -> None:
@@ -28,7 +29,7 @@ def page(directory: Path, ours: str, server: str) -> str | None:
         server: `http://HOST:PORT`.
     """
     found = _find(directory, ours)
-    return None if found is None else f"{server.rstrip('/')}/#/experiments/{found[0]}/runs/{found[1]}"
+    return None if found is None else f"{server.rstrip('/')}/#/experiments/{found[0]}/runs/{found[1]}{MODE}"
 
 
 def _find(directory: Path, ours: str) -> tuple[str, str] | None:

@@ -11,11 +11,13 @@ No torch is needed to write it, and no pickle is in it. Where MLflow keeps its f
 from __future__ import annotations
 
 import fcntl
+import importlib
 import importlib.metadata
 import json
 import posixpath
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -206,9 +208,11 @@ def _local_directory(location: str) -> Path | None:
 
 def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> None:
     """Write MLmodel and what stands beside it."""
-    from mlflow import pyfunc
-    from mlflow.models import Model, ModelSignature
-    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+    with warnings.catch_warnings():  # MLflow warns of its own type hints
+        warnings.simplefilter("ignore")
+        pyfunc = importlib.import_module("mlflow.pyfunc")  # at once: `from mlflow import` would put it off
+        from mlflow.models import Model, ModelSignature
+        from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
     params = None
     if config.get("task"):

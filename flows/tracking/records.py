@@ -1,6 +1,6 @@
 """A run's records in MLflow: a run for the pipeline, one below it a node that is made, and one between where a section has instances.
 
-    sample 2026-11-21 19:33        parameters of the run's config, the nodes' figures by which runs are compared, config.yaml, resolved.yaml, the report
+    sample 11-21 19:33             parameters of the run's config, the nodes' figures by which runs are compared, config.yaml, resolved.yaml, the report
       pretrain                     a node: parameters, metrics by step, load of the machine, datasets, files, checkpoints as models
       finetune                     a section with a matrix
         finetune@sst2-1
@@ -163,7 +163,7 @@ class RunRecords:
     def _start(self) -> str:
         if self._parent is None:
             self.spool.start_sender()
-            name = f"{self.name} {time.strftime('%Y-%m-%d %H:%M')}"
+            name = f"{self.name} {time.strftime('%m-%d %H:%M')}"  # MLflow's list has little room, and the year beside it
             tags = {"cloze.kind": "pipeline", "cloze.name": self.name, **code.tags()}
             self._parent = self.spool.start_run(name, tags=tags, run=self._run_id)
             self.spool.tags(self._parent, {"cloze.attempt": str(self.spool.attempt(self._parent))})

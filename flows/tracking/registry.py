@@ -6,7 +6,6 @@ moves, so that a change which was cut short shows as one that never took effect.
 
 from __future__ import annotations
 
-import datetime
 import getpass
 import json
 import os
@@ -14,14 +13,18 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.tracking import models
 from flows.tracking.client import connect, experiment_id
 from flows.tracking.spool import EXPERIMENT, OUR_ID, tracking_uri
+from flows.tracking.versions import PROMOTE, ROLLBACK, iso, now, reigns
+from flows.tracking.versions import Change as Change
+from flows.tracking.versions import Version as Version
 from pipeline.core.errors import ClozeError, UsageError
+from pipeline.core.secrets import masked
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -30,46 +33,6 @@ MODEL = "cloze"
 CHAMPION = "champion"
 CHANGE = "cloze.champion."  # and a number: a tag of the registered model
 DIRECTORY = ".tracking"  # below the runs
-PROMOTE, ROLLBACK = "promote", "rollback"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
-    """A version of the registered model.
-
-    Attributes:
-        number: from 1.
-        fingerprint: the artifact's, or `FINGERPRINT/checkpoints/STEP` of a kept checkpoint.
-        checkpoint: where it lay when it was registered; empty if that is not known.
-        created: UTC, ISO 8601.
-        tags: all of the version's.
-        metrics: the newest value of each metric of its LoggedModel.
-        model_id: the LoggedModel's.
-        run_id: MLflow's id of the run that made it; empty if there is none.
-    """
-
-    name: str
-    number: int
-    fingerprint: str
-    checkpoint: str
-    created: str
-    tags: Mapping[str, str]
-    metrics: Mapping[str, float]
-    aliases: tuple[str, ...]
-    model_id: str
-    run_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A change of champion. `time` is UTC, ISO 8601; `kind` is `promote` or `rollback`; `by` is user@host."""
-
-    time: str
-    version: int
-    replaced: int | None
-    why: str
-    kind: str
-    by: str
 
 
 class Registry:
@@ -169,7 +132,7 @@ class Registry:
         Raises:
             UsageError: there is none.
         """
-        reigned = _reigns(self.history(), self.champion())
+        reigned = reigns(self.history(), self.champion())
         if len(reigned) < 2:
             raise UsageError(f"model {self.name} had no champion before this one; promote a version first")
         self._change(self.version(reigned[-2]), why, ROLLBACK)
@@ -193,7 +156,7 @@ class Registry:
         if before is not None and before.number == version.number:
             raise UsageError(f"version {version.number} of model {self.name} is the champion already; name another version")
         change = Change(
-            time=_now(),
+            time=now(),
             version=version.number,
             replaced=None if before is None else before.number,
             why=why,
@@ -238,7 +201,7 @@ class Registry:
             number=int(full.version),
             fingerprint=full.tags.get(models.FINGERPRINT, ""),
             checkpoint=full.tags.get(models.CHECKPOINT, ""),
-            created=_iso(full.creation_timestamp / 1000),
+            created=iso(full.creation_timestamp / 1000),
             tags=dict(full.tags),
             metrics={name: value for name, (_, value) in newest.items()},
             aliases=tuple(full.aliases),
@@ -283,26 +246,5 @@ class Registry:
             if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
                 raise UsageError(f"MLflow refused a call for model {self.name} ({sentence}); mend it") from error
             raise ClozeError(
-                f"MLflow at {self.uri} did not answer for model {self.name} ({sentence}); see that it runs"
+                f"MLflow at {masked(self.uri)} did not answer for model {self.name} ({sentence}); see that it runs"
             ) from error
-
-
-def _reigns(history: list[Change], champion: Version | None) -> list[int]:
-    """The champions below and with the present one, as a stack: a rollback takes the top off. Changes without effect are left out."""
-    stack: list[int] = []
-    for change in history:
-        if change.kind == ROLLBACK and change.version in stack:
-            del stack[len(stack) - stack[::-1].index(change.version) :]
-        else:
-            stack.append(change.version)
-    if champion is None or champion.number not in stack:
-        return []
-    return stack[: len(stack) - stack[::-1].index(champion.number)]
-
-
-def _now() -> str:
-    return _iso(time.time())
-
-
-def _iso(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="seconds")

@@ -1,15 +1,18 @@
-"""What `cloze status` shows: all runs in a line each, or one run in a line a node. Fits 80 columns."""
+"""What `cloze status` shows: all runs in a line each, or one run in a line a node, the instances of a section together where there are many."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
+from flows.views.instances import together
 from flows.views.terminal import cut, table_of
 from pipeline.core.humanize import duration, short, si
 
@@ -22,6 +25,7 @@ STYLES = {
     "cancelled": "yellow",
 }
 FIGURES = 2  # shown of a running node
+TELLING = ("running", "failed", "crashed", "stopped")  # nodes in these states have a line of their own in any run
 WORDS = ("note", "step", "warning", "device", "precision", "engine")  # figures that are no measurements
 
 
@@ -69,7 +73,13 @@ def show_run(out: Console, place: str, found: Mapping[str, Any]) -> None:
         f"  process {found['pid']} on {found['host']}"
     )
     table = table_of(("node", "state", "took", "left", "what"), right=("took", "left"), title=place, whole=True)
-    for name, node in found["nodes"].items():
+    nodes = found["nodes"]
+    telling = [name for name, node in nodes.items() if node["state"] in TELLING]
+    for line, names in together(nodes, {name: node.get("section", name) for name, node in nodes.items()}, telling).items():
+        if len(names) > 1:
+            table.add_row(line, *_of_several([nodes[name] for name in names]))
+            continue
+        name, node = line, nodes[names[0]]
         started = node.get("started")
         took = duration((node.get("ended") or time.time()) - started) if started else ""
         left = duration(node["seconds_left"]) if node.get("seconds_left") is not None else ""
@@ -80,6 +90,14 @@ def show_run(out: Console, place: str, found: Mapping[str, Any]) -> None:
             out.print(f"[red]{name}:[/] {escape(node['error'])}")
     if found.get("error") and found["state"] != "finished" and not any(node.get("error") for node in found["nodes"].values()):
         out.print(f"[red]{escape(found['error'])}[/]")
+
+
+def _of_several(nodes: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, Text]:
+    """State, time together, nothing left, and how many are in which state."""
+    states = Counter(node["state"] for node in nodes)
+    took = sum((node.get("ended") or time.time()) - node["started"] for node in nodes if node.get("started"))
+    told = ", ".join(f"{count} {name}" for name, count in states.most_common())
+    return state(states.most_common()[0][0]) if len(states) == 1 else "", duration(took) if took else "", "", cut(told)
 
 
 def _what(node: Mapping[str, Any]) -> str:

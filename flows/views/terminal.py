@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.graph.plan import Step
 from flows.graph.stages import headline
+from flows.views.instances import together
 from pipeline.core.execute import Result
 from pipeline.core.humanize import duration
 
@@ -43,23 +43,29 @@ def cut(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def result_table(results: Mapping[str, Result]) -> Table:
-    """Node, time, rows, result, and the link that leads to the artifact."""
-    table = table_of(("node", "time", "rows", "result", "artifact"), right=("time", "rows"))
-    for name, result in results.items():
-        manifest = result.manifest
-        spent = f"cached ({duration(manifest.seconds)})" if result.cached else duration(manifest.seconds)
-        rows = f"{manifest.rows:,}" if manifest.rows else ""
-        table.add_row(name, spent, rows, headline(manifest), str(Path(result.artifact).parent / name))
+def result_table(results: Mapping[str, Result], sections: Mapping[str, str] | None = None) -> Table:
+    """Node, time, rows and result; the title says where the links lead from that have the nodes' names.
+
+    Args:
+        sections: of nodes, so that instances share a line where there are many.
+    """
+    place = next((str(Path(result.artifact).parent) for result in results.values()), None)
+    table = table_of(("node", "time", "rows", "result"), right=("time", "rows"), title=place)
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    for line, names in together(results, sections or {}).items():
+        found = [results[name] for name in names]
+        seconds, cached = sum(one.manifest.seconds for one in found), sum(one.cached for one in found)
+        rows = sum(one.manifest.rows for one in found)
+        more = f", {cached} cached" if cached else ""
+        spent = f"cached ({duration(seconds)})" if cached == len(found) else f"{duration(seconds)}{more}"
+        told = headline(found[0].manifest) if len(found) == 1 else _mean(found)
+        table.add_row(line, spent, f"{rows:,}" if rows else "", told)
     return table
 
 
-def plan_table(steps: Sequence[Step]) -> Table:
-    """What would run and why; the artifacts by their names in the run's directory, which the title names."""
-    place = str(Path(steps[0].artifact).parent) if steps else None
-    table = table_of(("node", "what", "why", "last time", "artifact"), right=("last time",), title=place)
-    for step in steps:
-        last = duration(step.last_seconds) if step.last_seconds is not None else "–"
-        what = "[dim]nothing to do[/]" if step.cached else "[bold yellow]run[/]"
-        table.add_row(step.name, what, step.why, last, Path(step.artifact).name)
-    return table
+def _mean(found: Sequence[Result]) -> str:
+    """The first metric of several artifacts."""
+    metrics = [one.manifest.summary.get("metrics") or {} for one in found]
+    name = next(iter(metrics[0]), "")
+    values = [value for one in metrics if isinstance(value := one.get(name), (int, float))]
+    return f"{name} {sum(values) / len(values):.3f} on average, best {max(values):.3f}" if values else ""

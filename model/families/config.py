@@ -115,6 +115,26 @@ class ModelConfig(BaseModel):
         """H, the width of one attention head."""
         return self.hidden_size // self.num_attention_heads
 
+    @property
+    def layer_weights(self) -> int:
+        """Weights of a layer's matrices."""
+        return 4 * self.hidden_size**2 + 2 * self.hidden_size * self.intermediate_size
+
+    @property
+    def distinct_layers(self) -> int:
+        """Layers with weights of their own."""
+        return self.num_hidden_layers
+
+    @property
+    def word_width(self) -> int:
+        """Width of the word embeddings."""
+        return self.hidden_size
+
+    @property
+    def beside(self) -> tuple[ModelConfig, ...]:
+        """Networks that are trained with it, on the same rows."""
+        return ()
+
     def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         """What the family trains on by itself: names in `model.objectives.OBJECTIVES`, for a dataset with that pair task."""
         return ("mlm",) if pair_task is None else ("mlm", pair_task)

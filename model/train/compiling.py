@@ -12,8 +12,8 @@ import torch
 from model.data.layouts import WORTH
 from model.data.shards import Shards
 from model.families.config import ModelConfig
+from model.train.arithmetic import computed_weights
 from model.train.precision import Precision
-from model.train.sizing import approximate_parameters
 from pipeline.core.errors import UsageError
 
 # Measured on two cores with AMX, BERT-mini and BERT-base (benchmarks/README.md): the share of a step that is won, the seconds that
@@ -75,7 +75,7 @@ def decide(
         return Decision(False, "there is no C++ compiler")
     if full(train) < WORTH:
         return Decision(False)  # leaving padding out gains more, and compiled models keep it
-    seconds = 6.0 * approximate_parameters(model) * tokens / (SPEED[precision] * torch.get_num_threads())
+    seconds = 6.0 * computed_weights(model) * tokens / (SPEED[precision] * torch.get_num_threads())
     return Decision(seconds * GAIN[precision] > PAYS * compiling_seconds(model))
 
 

@@ -31,7 +31,7 @@ def run(config: PretrainConfig, build: Build) -> Outcome:
     with StopRequest.heeded() as stop:
         world = join(build.execution)
         if world.first:
-            build.report.progress(0, config.steps, "steps", {"note": "reading the dataset, building the model"})
+            build.report.progress(0, None, "steps", {"step": "reading the dataset, building the model"})
         setup = prepare(config, build, world)
         finished = train(setup.training, build, world, stop, setup.resumed, build.report)
         return _outcome(setup, finished, build, world) if world.first else Outcome()

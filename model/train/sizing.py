@@ -9,16 +9,14 @@ import torch
 
 from model.data.sampler import share
 from model.families.config import ModelConfig
+from model.train.arithmetic import (
+    BYTES_A_WEIGHT,
+    CPU_TOKENS,
+    fitting_rows,
+)
 from model.train.distributed import World
 from pipeline.core import storage
 from pipeline.core.errors import ClozeError, UsageError
-
-CPU_TOKENS = 4096  # a micro-batch of 32 x 128: larger ones gain nothing on a CPU and cost memory
-CUDA_SHARE = 0.6  # of the GPU's memory, for activations; weights and optimizer have been taken off
-STATE_BYTES = 16  # a parameter's weight, gradient and two moments in fp32
-WEIGHT_BYTES = 4
-BYTES_A_WEIGHT = 12  # fp32 weight and two moments, in a checkpoint
-MASK_SHARE = 0.16  # of the positions are predicted, roughly
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,36 +64,12 @@ def fitting(model: ModelConfig, length: int, device: torch.device, beside: Model
     if device.type == "cpu":
         return max(1, CPU_TOKENS // length)
     free, _ = torch.cuda.mem_get_info(device)
-    memory = free * CUDA_SHARE - STATE_BYTES * approximate_parameters(model)
-    row = activation_bytes(model, length)
-    if beside is not None:  # it keeps nothing for a backward pass, but its weights, a layer and its logits
-        memory -= WEIGHT_BYTES * approximate_parameters(beside)
-        row += activation_bytes(beside.model_copy(update={"num_hidden_layers": 1}), length)
-    found = max(1, int(memory // row))
-    return found if found < 8 else found - found % 8
+    return fitting_rows(free, model, length, beside)
 
 
 def device_memory(device: torch.device) -> int | None:
     """Bytes of the device's own memory; None where it has none (a CPU)."""
     return None if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[1])
-
-
-def activation_bytes(model: ModelConfig, length: int) -> float:
-    """What a row of `length` tokens keeps for the backward pass, roughly.
-
-    34 D + 5 N L bytes a token and layer in 16 bits (Korthikanti et al., 2022, equation 2), and fp32 logits three times: of the
-    positions that are predicted, or of all where a family learns from each.
-    """
-    layer = 34 * model.hidden_size + 5 * model.num_attention_heads * length
-    predicted = 1.0 if "lm" in model.heads else MASK_SHARE
-    row = length * (model.num_hidden_layers * layer + predicted * 3 * 4 * model.vocab_size)
-    return 2.0 * row if "discriminator" in model.heads else row  # a generator runs before it, at most as large
-
-
-def approximate_parameters(model: ModelConfig) -> int:
-    """Weights of the encoder, to a few per cent."""
-    layer = 4 * model.hidden_size**2 + 2 * model.hidden_size * model.intermediate_size
-    return model.num_hidden_layers * layer + (model.vocab_size + model.max_position_embeddings) * model.hidden_size
 
 
 def check_disk(path: str, parameters: int, keep: int) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model.train.config import VERSION, PretrainConfig
+from model.train.cost import COSTS
 from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Input, Outcome, Stage
 
@@ -53,5 +54,6 @@ STAGE = Stage(
     parallel=True,
     outputs=("checkpoint",),
     headline=headline,
+    costs=COSTS,
     compared=("heldout_loss", "heldout_accuracy", "heldout_perplexity", "loss", "tokens_per_second"),
 )

@@ -149,9 +149,16 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) ->
             known = _fields_at(model, fault["loc"][:-1])
             hint = did_you_mean(str(fault["loc"][-1]), known) if known else "remove it"
             raise UsageError(f"unknown config key {place}; {hint}") from error
+        if fault["type"] == "missing":
+            raise UsageError(f"{place} is missing; {_example(model, fault['loc'], place)}") from error
         message = str(fault["msg"]).removeprefix("Value error, ")
-        found = "" if fault["type"] == "missing" else f" (found {fault['input']!r})"
-        raise UsageError(f"{place}{found}: {message}") from error
+        raise UsageError(f"{place} (found {fault['input']!r}): {message}") from error
+
+
+def _example(model: type[BaseModel], location: tuple[int | str, ...], place: str) -> str:
+    """How to give what is missing: by the field's example, where it has one."""
+    field = model.model_fields.get(str(location[0])) if len(location) == 1 else None
+    return f"give it: --set {place}='{field.examples[0]}'" if field is not None and field.examples else "give it a value"
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> set[str]:

@@ -7,6 +7,7 @@ killed at any moment leaves a finished artifact or none; what it left in its scr
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ def execute(
     fingerprint, parents = stage.lineage(config, {name: fingerprints.input_fingerprint(path) for name, path in inputs.items()})
     finished = None if force else _finished(out, fingerprint)
     if finished is None:
+        _refuse_own_input(out, inputs)
         claim.refuse_foreign(out)
         with locked(out) as still_ours:
             finished = None if force else _finished(out, fingerprint)  # by another process, in between
@@ -90,6 +92,22 @@ def execute(
                 claim.release(out)
                 return Result(artifact=out, cached=False, seconds=manifest.seconds, manifest=manifest)
     return Result(artifact=out, cached=True, seconds=time.perf_counter() - started, manifest=finished)
+
+
+def _refuse_own_input(out: str, inputs: Mapping[str, str]) -> None:
+    """Refuse to build over what is read: a phase with --force over the training that it goes on from, say.
+
+    Raises:
+        UsageError: an input is `out`, or lies in it.
+    """
+    place = _real(out)
+    name = next((name for name, path in inputs.items() if f"{_real(path)}/".startswith(f"{place}/")), None)
+    if name is not None:
+        raise UsageError(f"{out} holds the input {name} ({inputs[name]}), which making it would remove; use another directory")
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(storage.filesystem(path)[1]) if storage.is_local(path) else path.rstrip("/")
 
 
 def _finished(out: str, fingerprint: str) -> Manifest | None:

@@ -32,17 +32,19 @@ def cache_directory() -> Path:
 
 
 _OPEN: ContextVar[sqlite3.Connection | None] = ContextVar("open memory of file hashes", default=None)
+_ASKED: ContextVar[dict[str, str] | None] = ContextVar("fingerprints of the inputs that were asked for already", default=None)
 
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
-    """Keep the memory of file hashes open for many questions, such as a plan of hundreds of nodes asks."""
+    """Keep the memory of file hashes open for many questions, such as a plan of hundreds of nodes asks; the same path is asked for once."""
     with _memory() as memory:
-        token = _OPEN.set(memory)
+        token, asked = _OPEN.set(memory), _ASKED.set({})
         try:
             yield
         finally:
             _OPEN.reset(token)
+            _ASKED.reset(asked)
 
 
 @contextlib.contextmanager
@@ -147,6 +149,15 @@ def input_fingerprint(path: str) -> str:
     Raises:
         DataError: nothing is at `path`, or the directory is empty.
     """
+    asked = _ASKED.get()
+    if asked is None:
+        return _input_fingerprint(path)
+    if path not in asked:
+        asked[path] = _input_fingerprint(path)
+    return asked[path]
+
+
+def _input_fingerprint(path: str) -> str:
     if artifact.is_artifact(path):
         return artifact.read_manifest(path).fingerprint
     part = part_fingerprint(path)

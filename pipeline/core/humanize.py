@@ -28,11 +28,22 @@ def figures(values: Mapping[str, Any]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """0.4 -> 0.4 s, 75 -> 1 min 15 s, 7300 -> 2 h 01 min."""
+    """0.4 -> 0.4 s, 75 -> 1 min 15 s, 7300 -> 2 h 01 min, 864000 -> 10 days."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
+    if hours < 72:
+        return f"{hours} h {minutes:02d} min"
+    days = hours / 24
+    return f"{days:.0f} days" if days < 1000 else f"{days / 365:.0f} years"
+
+
+def size(count: float) -> str:
+    """Bytes: 1500 -> 1.5 kB, 2.4e9 -> 2.4 GB."""
+    for limit, suffix in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= limit:
+            return f"{count / limit:.3g} {suffix}" if count < 1000 * limit else f"{count / limit:.0f} {suffix}"
+    return f"{count:.0f} B"

@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.core import artifact, storage
 from pipeline.core.config import StageConfig
+from pipeline.core.cost import Costs
 from pipeline.core.execution import Execution
 from pipeline.core.reporting import SILENT, Reporter
 
@@ -89,6 +90,7 @@ class Stage:
         parallel: whether it runs as several such processes, one a rank.
         outputs: the keys of its summary that hold paths relative to the artifact.
         headline: a short line for the terminal, from its summary: the figures that say most about the result.
+        costs: what it will take, by arithmetic; None: nobody has said it.
         compared: the keys of its summary, or of what these hold, by which runs are compared; numbers in them.
     """
 
@@ -103,6 +105,7 @@ class Stage:
     parallel: bool = False
     outputs: tuple[str, ...] = ()
     headline: Callable[[Mapping[str, Any]], str] = no_headline
+    costs: Costs | None = None
     compared: tuple[str, ...] = ()
 
     def fingerprint(self, config: StageConfig, parents: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ else:
 class CorpusConfig(_Options):
     """What is read, and what becomes of it."""
 
-    sources: tuple[Source, ...] = Field(min_length=1)
+    sources: tuple[Source, ...] = Field(min_length=1, examples=["[{kind: wikipedia, path: DUMP.xml.bz2}]"])
     """What is read, in any order."""
 
     heldout_fraction: float = Field(default=0.02, ge=0, lt=1)

@@ -17,6 +17,7 @@ from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Outcome, Stage
 from pipeline.corpus.checks import UNREADABLE, Results, check_not_empty, check_readable, counted
 from pipeline.corpus.config import CorpusConfig
+from pipeline.corpus.cost import COSTS
 from pipeline.corpus.sources import PlannedSlice, plan_reading
 from pipeline.corpus.steps.chain import prepare_steps
 
@@ -151,5 +152,6 @@ STAGE = Stage(
     volatile=(CARD_PAGE, CARD),  # the card says how the corpus came to be; the content hash is of the text alone
     worker="pipeline",
     headline=headline,
+    costs=COSTS,
     compared=("documents", "bytes", "words"),
 )

@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Input, Outcome, Stage
 from pipeline.dataset.config import ExampleConfig
+from pipeline.dataset.cost import COSTS
 from pipeline.dataset.pairs.table import PAIRINGS
 
 if TYPE_CHECKING:
@@ -182,5 +183,6 @@ STAGE = Stage(
     },
     worker="pipeline",
     headline=headline,
+    costs=COSTS,
     compared=("rows", "tokens", "padding_share"),
 )

@@ -116,6 +116,7 @@ class Summary:
             "masked_share": round(new["masked"] / (self.info.copies * tokens), 6),
             "mean_length": round(new["row_tokens"] / rows, 3),
             "padding_share": round(1 - new["row_tokens"] / (rows * self.info.length), 6),
+            "vocab_size": self.info.vocab_size,
             **token_shares(build.counters),
             **appended,
             "warnings": warnings(self.config, build.counters, new["rows"] + new["heldout_rows"]),

@@ -15,6 +15,7 @@ from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.errors import DataError, UsageError, did_you_mean
 from pipeline.core.options import composed
 from pipeline.core.stage import Build, Input, Outcome, Stage
+from pipeline.vocab.cost import COSTS
 from pipeline.vocab.trainers.table import TRAINERS
 
 if TYPE_CHECKING:
@@ -221,5 +222,6 @@ STAGE = Stage(
     volatile=(REPORT,),
     worker="pipeline",
     headline=lambda summary: f"{summary['size']:,} pieces",
+    costs=COSTS,
     compared=("size", "fertility"),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 import urllib.request
 from pathlib import Path
@@ -13,19 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.prefect.servers import Servers, start_prefect
 from pipeline.core import artifact
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
+from tests.operations.ui import running_ui
 
 SMALL = {"dataset.copies": 2, "pretrain.steps": 6, "run.processes": 1, "run.workers": 1, "finetune.baselines": False}
 TIMEOUT = 240
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def request(api: str, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -60,13 +53,9 @@ def test_prefect_yaml_has_no_unknown_keys() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_full_run_and_nightly_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOZE_HOME", str(tmp_path))
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    with Servers(tmp_path / "logs") as servers:
-        environment = start_prefect(servers, free_port())
-        api = environment["PREFECT_API_URL"]
+def test_full_run_and_nightly_evaluation(tmp_path: Path) -> None:
+    with running_ui(tmp_path, MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db") as ui:
+        api = ui["api"]
         schema = request(api, "/deployments/name/cloze/full-run")["parameter_openapi_schema"]
         choices = json.dumps(schema["properties"]["start_from"])
         assert '"pretrain"' in choices  # the form offers the stages

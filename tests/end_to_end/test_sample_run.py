@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -78,13 +79,29 @@ def test_mlflow_has_a_parent_and_a_child_a_stage(first: Done, place: Path) -> No
     client = MlflowClient(tracking_uri=f"sqlite:///{place}/mlflow.db")
     experiment = client.get_experiment_by_name("cloze")
     assert experiment is not None
-    found = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    found = {run.info.run_name.split(" ")[0]: run for run in client.search_runs([experiment.experiment_id])}
     assert set(found) == {"sample", *STAGES}
     assert all(found[name].data.tags["mlflow.parentRunId"] == found["sample"].info.run_id for name in STAGES)
-    losses = client.get_metric_history(found["pretrain"].info.run_id, "loss")
-    steps = [metric.step for metric in losses if metric.step]
-    assert steps == sorted(set(steps))
-    assert found["pretrain"].data.params["steps"] == "40"
+    for name in ("pretrain", "finetune"):
+        losses = client.get_metric_history(found[name].info.run_id, "loss")
+        steps = [metric.step for metric in losses]
+        assert steps == sorted(set(steps))
+        assert steps[0] == 1
+    pretrain, finetune = found["pretrain"], found["finetune"]
+    assert pretrain.data.params["steps"] == "40"
+    assert {"task", "seed", "learning_rate", "precision"} <= set(finetune.data.params)
+    assert found["sample"].data.metrics["finetune.accuracy"] == finetune.data.metrics["accuracy"]
+    assert found["sample"].data.metrics["pretrain.heldout_loss"] == pretrain.data.metrics["heldout_loss"]
+    (given,) = pretrain.inputs.dataset_inputs
+    assert (given.dataset.name, json.loads(given.dataset.profile)["copies"]) == ("dataset", 4)
+    assert "card.html" in {entry.path for entry in client.list_artifacts(found["corpus"].info.run_id)}
+    assert "report.html" in {entry.path for entry in client.list_artifacts(found["sample"].info.run_id)}
+    (model,) = (m for m in client.search_logged_models([experiment.experiment_id]) if m.source_run_id == pretrain.info.run_id)
+    assert {metric.key: metric.value for metric in model.metrics}["heldout_loss"] == pretrain.data.metrics["heldout_loss"]
+    versions = {name: client.search_model_versions(f"name='{name}'") for name in ("cloze", "cloze-sst2")}
+    assert [len(found) for found in versions.values()] == [1, 1]
+    assert versions["cloze"][0].tags["cloze.fingerprint"].endswith("/checkpoints/step-00000040")
 
 
 def test_the_second_run_does_no_work(first: Done, place: Path) -> None:

@@ -64,6 +64,10 @@ LETTERS = Stage(
     compared=("letters",),
 )
 COUNT = Stage(
-    name="count", version=1, config=CountConfig, run=count_letters, inputs={"letters": Input(kinds=("letters",), required=True)},
+    name="count",
+    version=1,
+    config=CountConfig,
+    run=count_letters,
+    inputs={"letters": Input(kinds=("letters",), required=True)},
     compared=("letters",),
 )

@@ -144,6 +144,25 @@ def test_a_damaged_newest_one_is_skipped_loudly(tmp_path: Path, caplog: pytest.L
         checkpoint.load(str(run))
 
 
+def test_what_goes_while_it_is_looked_for_is_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = unfinished(tmp_path, (50, 100))
+    old, new = (str(run / "checkpoints" / checkpoints.step_name(step)) for step in (50, 100))
+    resolve, found = checkpoint.resolve, iter([old])
+
+    def pruned_meanwhile(path: str) -> str:
+        chosen = next(found, None) or resolve(path)
+        if chosen == old:
+            checkpoints.remove(old)
+        return chosen
+
+    monkeypatch.setattr(checkpoint, "resolve", pruned_meanwhile)
+    with checkpoint.held(str(run)) as directory:
+        assert directory == new
+    monkeypatch.setattr(checkpoint, "resolve", lambda path: old)
+    with pytest.raises(DataError, match="or its training has removed it"), checkpoint.held(str(run)):
+        pass
+
+
 def finish(path: Path, summary: dict[str, object]) -> None:
     artifact.write_manifest(
         str(path), Manifest(stage="pretrain", version=1, fingerprint="f", parents={}, config={}, files=(), summary=summary)

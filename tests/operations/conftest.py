@@ -18,7 +18,10 @@ def operations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operations]
     """A server with the pool, the deployments `full-run/toys` and `full-run/one-at-a-time`, and a worker."""
     found = Operations(tmp_path_factory.mktemp("operations"))
     try:
-        found.call("/work_pools/", {"name": "cloze", "type": "process", "base_job_template": ProcessWorker.get_default_base_job_template()})
+        found.call(
+            "/work_pools/",
+            {"name": "cloze", "type": "process", "base_job_template": ProcessWorker.get_default_base_job_template()},
+        )
         prefect(found, "deploy", "--all", "--prefect-file", str(Path(__file__).parent / "toys.yaml"))
         found.worker()
         yield found

@@ -102,7 +102,9 @@ class Operations:
 
     def cancel(self, flow_run: str) -> None:
         """What the UI's Cancel does."""
-        answer = self.call(f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": True})
+        answer = self.call(
+            f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": True}
+        )
         assert answer["status"] == "ACCEPT", answer
 
     def state(self, flow_run: str) -> dict[str, Any]:

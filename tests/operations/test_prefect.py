@@ -57,7 +57,9 @@ def test_a_failure_that_may_pass_is_tried_again_and_bad_input_is_not(operations:
     assert operations.end(passing)["type"] == "COMPLETED"
     state = operations.end(failing)
     assert (state["type"], state["message"]) == ("FAILED", "shard 3 is cut short; make it again")
-    runs = operations.call("/task_runs/filter", {"flow_runs": {"id": {"any_": [passing, failing]}}, "task_runs": {"name": {"any_": ["train"]}}})
+    runs = operations.call(
+        "/task_runs/filter", {"flow_runs": {"id": {"any_": [passing, failing]}}, "task_runs": {"name": {"any_": ["train"]}}}
+    )
     assert sorted((run["state_name"], run["run_count"]) for run in runs) == [("Completed", 2), ("Failed", 1)]
     assert not any("Traceback" in text for _, text in operations.logs(failing))
 
@@ -132,7 +134,10 @@ def test_a_matrix_with_one_that_fails(operations: Operations, toys: Toys) -> Non
     states = [name for names in operations.tasks(flow_run).values() for name in names]
     assert sorted(states) == ["Completed"] * 7 + ["Failed"]
     operations.retry(flow_run)
-    assert until(lambda: (now := operations.state(flow_run))["type"] == "COMPLETED" and now)["message"] == "1 nodes made, 7 were there"
+    assert (
+        until(lambda: (now := operations.state(flow_run))["type"] == "COMPLETED" and now)["message"]
+        == "1 nodes made, 7 were there"
+    )
 
 
 def test_two_runs_share_the_slots_of_the_machine(operations: Operations, toys: Toys) -> None:
@@ -140,7 +145,9 @@ def test_two_runs_share_the_slots_of_the_machine(operations: Operations, toys: T
     toys.hold.touch()
     other = Toys(toys.path.with_name(f"{toys.run}-other.yaml"))
     run = {"cpus": 4096}
-    first = operations.trigger("full-run/toys", config=toys.write(train={"hold": str(toys.hold)}, run=run), only=["train", "letters"])
+    first = operations.trigger(
+        "full-run/toys", config=toys.write(train={"hold": str(toys.hold)}, run=run), only=["train", "letters"]
+    )
     until(lambda: operations.training(toys.run))
     second = operations.trigger("full-run/toys", config=other.write(run=run), only=["train", "letters"])
     until(lambda: "Running" in operations.tasks(second).get("letters", []))
@@ -174,4 +181,6 @@ def test_cancel_from_the_terminal_ends_cancelled_too(operations: Operations, toy
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["state"] == "cancelled"
     assert operations.end(flow_run)["type"] == "CANCELLED"
-    assert not [line for line in Path(operations.home / "worker.log").read_text().splitlines() if "Crashed" in line and toys.run in line]
+    assert not [
+        line for line in Path(operations.home / "worker.log").read_text().splitlines() if "Crashed" in line and toys.run in line
+    ]

@@ -47,6 +47,14 @@ class AlbertConfig(ModelConfig):
             raise ValueError(f"inner_group_num ({inner}) is for groups that share all parameters; use 1, or shared: all")
         return inner
 
+    @property
+    def distinct_layers(self) -> int:
+        return self.num_hidden_groups * self.inner_group_num if self.shared == "all" else self.num_hidden_layers
+
+    @property
+    def word_width(self) -> int:
+        return self.embedding_size
+
     def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         return ("mlm", "sop")
 

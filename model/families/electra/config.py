@@ -49,6 +49,14 @@ class ElectraConfig(ModelConfig):
             }
         )
 
+    @property
+    def word_width(self) -> int:
+        return self.embedding_size
+
+    @property
+    def beside(self) -> tuple[ModelConfig, ...]:
+        return (self.generator,)
+
     def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         return ("mlm", "rtd")
 

@@ -44,6 +44,10 @@ class ModernConfig(ModelConfig):
     local_rope_theta: Annotated[float, Field(gt=0.0)] = 10_000.0
     """Base of the rotary wavelengths of local layers."""
 
+    @property
+    def layer_weights(self) -> int:
+        return 4 * self.hidden_size**2 + 3 * self.hidden_size * self.intermediate_size  # its feed-forward block is gated
+
     def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         return ("mlm",)
 

@@ -7,6 +7,7 @@ The command line imports this module at every start; torch comes in when the sta
 
 from __future__ import annotations
 
+from model.tasks.cost import EVALUATE_COSTS
 from model.tasks.evaluate.config import VERSION, EvaluateConfig
 from pipeline.core.humanize import figures
 from pipeline.core.stage import Build, Input, Outcome, Stage
@@ -28,5 +29,6 @@ STAGE = Stage(
     worker="model",
     outputs=("predictions",),
     headline=lambda summary: figures(summary["metrics"]),
+    costs=EVALUATE_COSTS,
     compared=("metrics",),
 )

@@ -58,7 +58,7 @@ def run(config: FinetuneConfig, build: Build) -> Outcome:
     with StopRequest.heeded() as stop:
         world = join(build.execution)
         if world.first:
-            build.report.progress(0, None, "steps", {"note": "reading the task, building the model"})
+            build.report.progress(0, None, "steps", {"step": "reading the task, building the model"})
         setup = _prepare(config, build, world, stop)
         compared = config.baselines and setup.start.state is not None
         total = setup.steps * (2 if compared else 1)

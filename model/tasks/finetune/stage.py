@@ -9,6 +9,7 @@ The command line imports this module at every start; torch comes in when the sta
 
 from __future__ import annotations
 
+from model.tasks.cost import FINETUNE_COSTS
 from model.tasks.finetune.config import VERSION, FinetuneConfig
 from pipeline.core.humanize import figures
 from pipeline.core.stage import Build, Input, Outcome, Stage
@@ -36,5 +37,6 @@ STAGE = Stage(
     parallel=True,
     outputs=("checkpoint", "predictions"),
     headline=lambda summary: figures(summary["metrics"]),
+    costs=FINETUNE_COSTS,
     compared=("metrics",),
 )

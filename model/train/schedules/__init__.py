@@ -14,6 +14,7 @@ SCHEDULES: dict[str, str] = {
     "linear": "model.train.schedules.linear:linear",
     "constant": "model.train.schedules.constant:constant",
     "cosine": "model.train.schedules.cosine:cosine",
+    "sqrt": "model.train.schedules.sqrt:sqrt",
 }
 
 

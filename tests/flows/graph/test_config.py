@@ -68,13 +68,6 @@ def test_an_unknown_name_is_told_with_the_nearest_preset() -> None:
         configs.load("dmeo")
 
 
-@pytest.mark.parametrize("name", configs.preset_names())
-def test_every_preset_is_valid_and_names_files_that_are_there(name: str) -> None:
-    config = configs.load(name)
-    for source in config.dump()["corpus"]["sources"]:
-        assert source["kind"] == "docstrings" or Path(source["path"]).exists()
-
-
 def test_a_key_below_the_model_of_a_preset_keeps_the_preset() -> None:
     """`sample` says `model: bert-tiny`."""
     config = load("sample", "pretrain.model.hidden_dropout=0")

@@ -131,7 +131,7 @@ def test_samples_go_on_where_a_phase_has_another_batch(data: Path, trunk: Path, 
 
 
 def test_a_decay_branches_from_a_kept_checkpoint(data: Path, trunk: Path, tmp_path: Path) -> None:
-    """By default a phase has a schedule of its own; the trunk is as it was."""
+    """By default a phase has a schedule of its own; the trunk is as it was. What is left to do is reckoned from where it begins."""
     before = last(trunk)
     assert sorted(path.name for path in (trunk / "checkpoints").iterdir()) == ["step-00000004", "step-00000010"]
     manifest = artifact.read_manifest(str(trunk))
@@ -144,6 +144,25 @@ def test_a_decay_branches_from_a_kept_checkpoint(data: Path, trunk: Path, tmp_pa
     assert [line["step"] for line in found] == [5, 6, 7, 8]
     assert [line["learning_rate"] for line in found] == pytest.approx([3e-3, 2.25e-3, 1.5e-3, 0.75e-3])
     assert last(trunk) == before
+    run = here(config(steps=2), str(data / "short"), tmp_path / "told", more=branch)
+    parts = [("step" in figures, done) for done, figures in run.reports]
+    assert parts[0] == (True, 0)  # "step" names a part of its own: rates do not begin with it
+    assert {done for named, done in parts if not named} == {4, 5, 6}
+
+
+def test_a_branch_begins_its_own_log_window(data: Path, trunk: Path, tmp_path: Path) -> None:
+    """Step 4 lies within a window of three: its sums are the trunk's, and so are its first loss and its best measurement."""
+    settings = config(steps=10, schedule_steps=20, log_every=3, milestones=(4,), evaluate_every=2)
+    here(settings, str(data / "short"), tmp_path / "other", checkpoint_every=3)
+    at = "checkpoints/step-00000004"
+    assert digests(tmp_path / "other" / at)["model.safetensors"] == digests(trunk / at)["model.safetensors"]
+    assert state(tmp_path / "other", 4)["best"]["step"] <= 4
+    runs = []
+    for name, begin in (("a", trunk / at), ("b", tmp_path / "other" / at)):
+        here(config(steps=2, log_every=1), str(data / "long"), tmp_path / name, more={"continue": str(begin)})
+        runs.append((logged(tmp_path / name), state(tmp_path / name, 6)["first_loss"], state(tmp_path / name, 6)["best"]))
+    assert runs[0] == runs[1]
+    assert runs[0][2]["step"] > 4
 
 
 def test_milestones_are_saved_between_other_checkpoints_and_survive_them(data: Path, tmp_path: Path) -> None:

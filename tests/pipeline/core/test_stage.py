@@ -60,6 +60,17 @@ def test_other_settings_never_overwrite_without_force(tmp_path: Path) -> None:
     assert execute(TOY, ToyConfig(size=4), {}, out, force=True).manifest.rows == 4
 
 
+def test_an_input_is_never_built_over(tmp_path: Path) -> None:
+    out = str(tmp_path / "toy")
+    execute(TOY, ToyConfig(), {}, out)
+    (tmp_path / "link").symlink_to("toy")
+    for path in (out, f"{out}/", f"{out}/part", str(tmp_path / "link")):
+        with pytest.raises(UsageError, match=r"toy holds the input before \(.*\), which making it would remove"):
+            execute(TOY, ToyConfig(size=4), {"before": path}, out, force=True)
+    assert Path(out, "out.bin").read_bytes() == b"yyy"
+    assert execute(TOY, ToyConfig(), {"before": out}, str(tmp_path / "toys")).cached is False
+
+
 def test_force_begins_with_an_empty_directory(tmp_path: Path) -> None:
     """An empty checkpoints/step-… that stayed made a forced pretraining refuse to begin."""
     seen = []

@@ -1,4 +1,4 @@
-"""The dataset's config: what follows from a recipe, what is refused or warned of, and the ablations' presets."""
+"""The dataset's config: what follows from a recipe, and what is refused or warned of."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 
 import pytest
 
-from flows.graph.config import load as load_run
-from flows.graph.config import preset_names
 from pipeline.core.config import parse_config
 from pipeline.core.errors import UsageError
 from pipeline.dataset.config import ExampleConfig
@@ -92,27 +90,3 @@ def test_recipes_can_be_mixed():
     config = ExampleConfig(recipe="spanbert", pairing="sop", mask_rate=0.4, random_from="vocabulary", length=64)
     assert (config.pairing, config.masking, config.budget, config.max_predictions) == ("sop", "span", "ceil", 64)
     assert ExampleConfig(**config.model_dump()) == config
-
-
-def test_ablations_are_config_files():
-    """Devlin et al. 2019, tables 5 and 8, as run configs that differ in their examples alone."""
-    names = [name for name in preset_names() if name.startswith("ablation-")]
-    runs = {name.removeprefix("ablation-"): load_run(name) for name in names}
-    examples = {name: run.sections["dataset"] for name, run in runs.items()}
-    rows = {name: (config.pairing, config.masking) for name, config in examples.items() if name.startswith("table5")}
-    assert rows == {
-        "table5-bert": ("nsp", "token"),
-        "table5-no-nsp": ("segment-pair", "token"),
-        "table5-ltr": ("segment-pair", "none"),
-    }
-    shares = {name: config for name, config in examples.items() if name.startswith("table8")}
-    assert len(shares) == 6
-    for name, config in shares.items():  # named by the shares of [MASK], the same piece, and a random one
-        same = abs(round(1 - config.mask_share - config.random_share, 9))
-        assert name == f"table8-{config.mask_share:.0%}-{same:.0%}-{config.random_share:.0%}".replace("%", "")
-        assert (config.pairing, config.masking, config.mask_rate) == ("nsp", "token", 0.15)
-    assert not any(config.warnings() for config in examples.values())
-    others = {name: {k: v for k, v in run.dump().items() if k not in ("name", "dataset")} for name, run in runs.items()}
-    ltr = others.pop("table5-ltr")
-    assert ltr["pretrain"].pop("model") != others["table5-bert"]["pretrain"]["model"]
-    assert all(other == others["table5-bert"] for other in others.values())

@@ -1,0 +1,1 @@
+"""Our own page: the runs, their graphs, what they made, and how the servers are."""

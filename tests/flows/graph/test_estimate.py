@@ -1,0 +1,254 @@
+"""What a plan says that it will take: from what was measured, scaled by the work, and honest about what nobody knows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.graph import config as configs
+from flows.graph import estimate, plan, record, slots, stages
+from flows.graph.estimate import Estimate
+from flows.graph.overrides import parse
+from flows.graph.plan import Step
+from flows.session import RunParameters, Session, run_plain
+from model.families.presets import presets
+from model.train import arithmetic
+from pipeline.core import artifact
+
+BOOKS = str(configs.samples_directory() / "books")
+CONFIG = f"""
+corpus: {{sources: [{{kind: books, path: {BOOKS}}}]}}
+vocab: {{size: 2000}}
+dataset: {{length: 64, copies: 4}}
+pretrain: {{model: bert-tiny, steps: 100, global_batch: 16}}
+finetune: {{task: sst2, data: {configs.samples_directory() / "tasks" / "sentiment"}}}
+evaluate: {{data: {configs.samples_directory() / "tasks" / "sentiment"}}}
+report: {{}}
+run: {{device: cpu}}
+"""
+SUMMARIES: dict[str, dict[str, Any]] = {
+    "corpus": {"bytes": 40_000, "documents": 14},
+    "vocab": {"size": 2000, "sample_bytes": 36_000, "bytes_per_piece": 3.5},
+    "dataset": {"tokens": 11_000, "mean_length": 60.0, "length": 64, "vocab_size": 2000, "copies": 4},
+    "pretrain": {"parameters": 750_000, "tokens_per_second": 2400.0, "steps": 100, "device": "cpu", "world_size": 1},
+    "finetune": {"metrics": {"accuracy": 0.5}},
+    "evaluate": {"metrics": {"accuracy": 0.5}},
+    "report": {"report": "report.html", "masks": [{"node": "pretrain"}]},
+}
+SECONDS = {"corpus": 5.0, "vocab": 4.0, "dataset": 6.0, "pretrain": 50.0, "finetune": 20.0, "evaluate": 9.0, "report": 8.0}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_CPUS", "2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (tmp_path / "toy.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def planned(place: Path, *settings: str, name: str = "toy", **how: Any) -> tuple[list[Step], dict[str, Estimate]]:
+    overrides = parse([*settings, f"name={name}"], "a.b=c", sections=True)
+    steps = plan.plan(configs.load(str(place / "toy.yaml"), overrides), **how)
+    return steps, estimate.estimates(steps, plan.runs_directory())
+
+
+def made(steps: list[Step], **summaries: Mapping[str, Any]) -> None:
+    """Artifacts as if all steps had been made."""
+    for step in steps:
+        stage = step.node.stage
+        config = step.node.config.model_dump(mode="json")
+        tokens = 96_000 if stage == "pretrain" else 5000  # 1,600 rows of 60 tokens
+        Path(step.artifact).mkdir(parents=True)
+        manifest = artifact.Manifest(
+            stage=stage, version=stages.stage(stage).version, fingerprint=step.fingerprint, parents={}, config=config, files=(),
+            rows=1600, tokens=tokens, summary={**SUMMARIES[stage], **summaries.get(stage, {})}, seconds=SECONDS[stage],
+            execution=step.node.execution.model_dump(mode="json"),
+        )  # fmt: skip
+        Path(step.artifact, artifact.MANIFEST).write_text(
+            json.dumps(asdict(manifest))
+        )  # five hundred fsyncs would take their time
+        plan.link_to(step)
+
+
+def test_where_nothing_was_measured_it_is_rough_and_says_so(place: Path) -> None:
+    _, found = planned(place)
+    assert {one.basis for one in found.values()} == {"rough"}
+    assert all(one.seconds is not None and one.seconds > 0 for one in found.values())
+    assert all(one.memory_bytes and one.disk_bytes for one in found.values())
+    assert {one.gpu_memory_bytes for one in found.values()} == {0}
+
+
+def test_what_is_cached_takes_nothing(place: Path) -> None:
+    made(planned(place)[0])
+    steps, found = planned(place, "evaluate.seed=9")
+    assert [step.name for step in steps if not step.cached] == ["evaluate", "report"]
+    assert {name: one.seconds for name, one in found.items() if name not in ("evaluate", "report")} == dict.fromkeys(
+        list(SECONDS)[:5], 0.0
+    )
+    assert (found["evaluate"].seconds, found["evaluate"].basis) == (9.0, "scaled")
+
+
+def test_the_same_work_again_takes_what_it_took(place: Path) -> None:
+    made(planned(place)[0])
+    _, found = planned(place, force=["pretrain", "evaluate"])
+    assert (found["pretrain"].seconds, found["pretrain"].basis) == (50.0, "measured")
+    assert (found["evaluate"].seconds, found["evaluate"].basis) == (9.0, "measured")
+    assert planned(place, "pretrain.seed=5")[1]["pretrain"].seconds == 50.0
+
+
+def test_more_steps_take_longer_by_the_steps_alone(place: Path) -> None:
+    """100 steps of 960 tokens at 2,400 tokens/s are 40 s of the 50: ten are start and end."""
+    made(planned(place)[0])
+    found = planned(place, "pretrain.steps=300")[1]["pretrain"]
+    assert found.basis == "scaled"
+    assert found.seconds == pytest.approx(10 + 120, rel=0.02)
+    assert planned(place, "pretrain.global_batch=8")[1]["pretrain"].seconds == pytest.approx(10 + 20, rel=0.02)
+
+
+def test_other_runs_speak_for_a_new_one_the_nearest_in_size(place: Path) -> None:
+    made(planned(place, name="tiny")[0])
+    large = {"parameters": 11_000_000, "tokens_per_second": 100.0}
+    made(planned(place, "pretrain.model=bert-mini", name="mini")[0], pretrain=large)
+    tiny, small, base = (
+        planned(place, f"pretrain.model={model}", "pretrain.learning_rate=0.5")[1]["pretrain"]
+        for model in ("bert-tiny", "bert-small", "bert-base")
+    )
+    assert tiny.seconds == pytest.approx(50, rel=0.1)
+    assert (tiny.basis, small.basis, base.basis) == ("scaled", "scaled", "rough"), "nothing says how fast BERT-base is"
+    assert small.seconds is not None
+    assert small.seconds > 960, "slower than the mini model at 100 tokens/s"
+
+
+def test_a_short_run_does_not_speak_for_a_long_one(place: Path) -> None:
+    made(planned(place)[0], pretrain={"tokens_per_second": 2000.0, "steps": 100})
+    found = planned(place, "pretrain.steps=100000")[1]["pretrain"]
+    assert found.basis == "rough"
+    assert found.seconds is not None
+    assert found.seconds < 1000 * 50
+
+
+def test_an_artifact_that_tells_nothing_costs_the_estimate_and_nothing_else(place: Path) -> None:
+    steps, _ = planned(place)
+    made(steps, pretrain={"parameters": None}, corpus={"bytes": "odd"})
+    _, found = planned(place, "pretrain.steps=300", "corpus.heldout_fraction=0.1")
+    assert found["pretrain"].seconds == 50.0
+    assert found["corpus"].seconds == 5.0
+
+
+def test_disk_grows_with_what_is_kept_and_memory_with_the_model(place: Path) -> None:
+    _, few = planned(place)
+    _, many = planned(place, "run.keep_checkpoints=5", "pretrain.milestones=[10, 20]")
+    weights = arithmetic.approximate_parameters(presets()["bert-tiny"].model_copy(update={"vocab_size": 2000}))
+    assert few["pretrain"].disk_bytes == 12 * weights * 3
+    assert many["pretrain"].disk_bytes == 12 * weights * 8
+    large = planned(place, "pretrain.model=bert-base")[1]["pretrain"]
+    assert (large.memory_bytes or 0) > (few["pretrain"].memory_bytes or 0) + 16 * 80_000_000
+
+
+def test_a_gpu_is_asked_for_where_there_is_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(estimate, "_gpu_bytes", lambda: 80 << 30)
+    found = planned(place, "run.device=auto", "pretrain.model=bert-base", "pretrain.steps=100000", "pretrain.global_batch=256")[
+        1
+    ]
+    assert found["pretrain"].gpu_memory_bytes
+    assert 5e9 < found["pretrain"].gpu_memory_bytes < 80 << 30
+    assert found["dataset"].gpu_memory_bytes == 0
+    on_cpu = planned(place, "run.device=cpu", "pretrain.model=bert-base", "pretrain.steps=100000", "pretrain.global_batch=256")[
+        1
+    ]
+    assert (on_cpu["pretrain"].seconds or 0) > 50 * (found["pretrain"].seconds or 1e9)
+
+
+@pytest.mark.parametrize(
+    ("name", "vocabulary", "counted"),
+    [
+        ("bert-base", 30522, 109.5e6), ("bert-large", 30522, 335.1e6), ("bert-tiny", 30522, 4.4e6), ("roberta-base", 50265, 124.7e6),
+        ("albert-base", 30000, 11.7e6), ("albert-xxlarge", 30000, 222.6e6), ("modern-base", 50368, 149e6),
+    ],
+)  # fmt: skip
+def test_the_model_s_arithmetic_is_that_of_the_papers(name: str, vocabulary: int, counted: float) -> None:
+    model = presets()[name].model_copy(update={"vocab_size": vocabulary})
+    assert arithmetic.approximate_parameters(model) == pytest.approx(counted, rel=0.08), "without pooler and biases"
+
+
+def test_operations_are_counted_for_every_layer_and_network() -> None:
+    """BERT-base at 128: 6 · 85M weights, 12 L D a layer, and a sixth of the logits."""
+    base, albert, electra = (
+        presets()[name].model_copy(update={"vocab_size": 30000}) for name in ("bert-base", "albert-base", "electra-small")
+    )
+    assert arithmetic.operations_per_token(base, 128) == pytest.approx(
+        6 * 84.9e6 + 12 * 12 * 128 * 768 + 6 * 0.16 * 30000 * 768, rel=0.01
+    )
+    assert arithmetic.operations_per_token(albert, 128) == pytest.approx(arithmetic.operations_per_token(base, 128), rel=0.05)
+    alone = electra.num_hidden_layers * 6 * electra.layer_weights
+    assert arithmetic.operations_per_token(electra, 128) > 1.05 * alone, "the generator works, too"
+
+
+def test_estimates_need_no_torch() -> None:
+    program = "import sys; from flows.graph import stages, estimate; [stages.stage(name) for name in stages.TABLE]; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def _independent(count: int) -> tuple[list[Step], dict[str, Estimate]]:
+    config = configs.RunConfig(
+        {
+            "corpus": {"sources": [{"kind": "books", "path": BOOKS}]},
+            "vocab": {"matrix": {"size": [100 + n for n in range(count)]}},
+            "run": {"device": "cpu"},
+        },
+        "x",
+    )
+    steps = plan.plan(config)
+    return steps, {step.name: Estimate(seconds=10.0) for step in steps}
+
+
+def test_independent_nodes_are_expected_beside_each_other_as_far_as_slots_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, found = _independent(4)
+    monkeypatch.setattr(slots, "machine", lambda: slots.Machine(cpus=2, gpus=()))
+    assert estimate.together(steps, found) == 10 + 20
+    monkeypatch.setattr(slots, "machine", lambda: slots.Machine(cpus=4, gpus=()))
+    assert estimate.together(steps, found) == 10 + 10
+    monkeypatch.setattr(slots, "machine", lambda: slots.Machine(cpus=1, gpus=()))
+    assert estimate.together(steps, found) == 10 + 40
+    assert estimate.together(steps, {**found, steps[2].name: Estimate()}) is None
+
+
+def test_how_far_it_was_off_is_told_of_the_last_start_that_made_something(toy_config: str) -> None:
+    first = Session(RunParameters(config=toy_config))
+    assert estimate.last_time(first.directory) is None
+    run_plain(first)
+    run_plain(Session(RunParameters(config=toy_config)))  # makes nothing
+    oldest = record.records_in(first.directory)[0]
+    content = json.loads(oldest.read_text())
+    assert content["nodes"]["letters"]["estimate"]["seconds"] is None, "no stage of these says what it takes"
+    for node, (expected, took) in {"letters": (10.0, 12.0), "count": (20.0, 24.0)}.items():
+        content["nodes"][node] |= {"estimate": {"seconds": expected}, "started": 1000.0, "ended": 1000.0 + took}
+    oldest.write_text(json.dumps(content))
+    assert estimate.last_time(first.directory) == {"expected": 30.0, "took": 36.0, "off": 0.2}
+
+
+def test_a_graph_of_500_nodes_plans_in_two_seconds_and_runs_cached_in_twenty(place: Path) -> None:
+    (place / "toy.yaml").write_text(CONFIG.replace("finetune: {", f"finetune: {{matrix: {{seed: {list(range(248))}}}, "))
+    steps, _ = planned(place)
+    assert len(steps) > 500
+    made(steps)
+    began = time.process_time()
+    steps, found = planned(place, "pretrain.seed=3")
+    estimate.together(steps, found)
+    assert time.process_time() - began < 2
+    assert sum(not step.cached for step in steps) == 498
+    began = time.monotonic()
+    results = run_plain(Session(RunParameters(config=str(place / "toy.yaml"), overrides={"name": "toy"})))
+    assert time.monotonic() - began < 20
+    assert len(results) == len(steps)
+    assert all(result.cached for result in results.values())

@@ -1,0 +1,172 @@
+"""The record of a run: what it says while a run goes, after it ended, and after its process is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.graph import record
+from flows.graph.nodes import Node
+from flows.graph.plan import Step
+from pipeline.core.config import StageConfig
+from pipeline.core.errors import DataError
+from pipeline.core.execution import Execution
+from pipeline.core.lock import locked
+
+
+def step(name: str, cached: bool = False) -> Step:
+    node = Node(
+        name=name, stage="pretrain", section="pretrain", values={}, config=StageConfig(), execution=Execution(), inputs={}
+    )
+    why = "" if cached else "not made yet"
+    return Step(
+        node=node, inputs={}, after=(), fingerprint=name, artifact=f"/runs/{name}-1", cached=cached, why=why, last_seconds=None
+    )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "night").mkdir()
+    return tmp_path / "night"
+
+
+def begun(directory: Path, *names: str) -> record.RunRecord:
+    estimates = {name: {"seconds": 5.0} for name in names}
+    return record.RunRecord(directory, directory.name, [step(name) for name in names], {"config": "x"}, {"run": {}}, estimates)
+
+
+def on_disk(told: record.RunRecord) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(told.path.read_text())
+    return content
+
+
+def test_a_run_is_told_from_its_first_moment(directory: Path) -> None:
+    told = on_disk(begun(directory, "a", "b"))
+    assert (told["state"], told["pid"], told["run"], told["ended"]) == ("running", os.getpid(), "night", None)
+    assert {name: node["state"] for name, node in told["nodes"].items()} == {"a": "waiting", "b": "waiting"}
+    assert told["nodes"]["a"]["estimate"] == {"seconds": 5.0}
+
+
+def test_states_bring_their_times_and_the_end_settles_what_is_open(directory: Path) -> None:
+    told = begun(directory, "a", "b", "c")
+    told.node("a", record.RUNNING)
+    assert on_disk(told)["nodes"]["a"]["started"] > 0
+    told.node("a", record.FINISHED, metrics={"loss": 1.0})
+    told.node("b", record.RUNNING)
+    told.end(record.FAILED, "b failed")
+    content = on_disk(told)
+    assert {name: node["state"] for name, node in content["nodes"].items()} == {"a": "finished", "b": "stopped", "c": "skipped"}
+    assert content["nodes"]["a"]["ended"] >= content["nodes"]["a"]["started"]
+    assert (content["state"], content["error"]) == ("failed", "b failed")
+
+
+def test_progress_is_written_at_most_once_a_second(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = begun(directory, "a")
+    told.node("a", record.RUNNING)
+    written: list[float] = []
+    whole = told.write
+    monkeypatch.setattr(told, "write", lambda: (written.append(time.monotonic()), whole()))
+    deadline, done = time.monotonic() + 2.5, 0
+    while time.monotonic() < deadline:
+        done += 1
+        told.progress("a", done, 1e9, "steps", {"loss": 1.0, "note": "x", "list": [1]})
+    assert 1 <= len(written) <= 3
+    assert all(later - earlier >= record.SECONDS * 0.99 for earlier, later in zip(written, written[1:], strict=False))
+    assert on_disk(told)["nodes"]["a"]["figures"] == {"loss": 1.0, "note": "x"}
+
+
+def test_the_time_left_counts_from_where_it_went_on_and_each_part_by_itself(directory: Path) -> None:
+    told = begun(directory, "a")
+    node = told.content["nodes"]["a"]
+    told.progress("a", 500, 1000, "steps", {})
+    assert node["seconds_left"] is None
+    node["begun"][0] -= 10  # ten seconds ago
+    told.progress("a", 750, 1000, "steps", {})
+    assert node["seconds_left"] == pytest.approx(10, abs=0.5)
+    told.progress("a", 1, 10, "parts", {"step": "shards"})
+    assert node["seconds_left"] is None, "another part has a count of its own"
+
+
+def test_a_run_whose_lease_nobody_holds_has_crashed(directory: Path) -> None:
+    told = begun(directory, "a", "b")
+    told.node("a", record.RUNNING)
+    with locked(str(directory)):
+        assert record.read(directory.parent, "night")["state"] == "running"
+        assert record.mark_dead(directory.parent) == []
+    assert record.read(directory.parent, "night")["state"] == "crashed"
+    assert on_disk(told)["state"] == "running", "reading changes nothing"
+    assert record.mark_dead(directory.parent) == ["night"]
+    content = on_disk(told)
+    assert {name: node["state"] for name, node in content["nodes"].items()} == {"a": "crashed", "b": "skipped"}
+    assert content["error"] == f"process {os.getpid()} on {content['host']} is gone"
+    assert record.mark_dead(directory.parent) == []
+
+
+def test_a_killed_process_leaves_a_crashed_run(directory: Path) -> None:
+    """Another process takes the lease, writes that it runs, and is killed."""
+    program = f"""
+import os, signal
+from pathlib import Path
+from flows.graph import record
+from pipeline.core.lock import locked
+with locked({str(directory)!r}):
+    record.RunRecord(Path({str(directory)!r}), "night", [], {{}}, {{}})
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+    assert record.all_records(directory.parent)["night"]["state"] == "crashed"
+
+
+def test_the_newest_is_read_the_oldest_go_and_a_torn_one_is_passed_over(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "KEPT", 3)
+    ids = []
+    for _ in range(5):
+        told = begun(directory, "a")
+        told.end(record.FINISHED)
+        ids.append(told.id)
+        time.sleep(0.002)  # names hold milliseconds
+    assert len(record.records_in(directory)) == 3
+    assert record.read(directory.parent, "night")["id"] == ids[-1]
+    record.records_in(directory)[-1].write_text("{")
+    assert record.read(directory.parent, "night")["id"] == ids[-2]
+
+
+def test_an_unknown_run_is_told_with_the_nearest(directory: Path) -> None:
+    with pytest.raises(DataError, match="there is none yet"):
+        record.read(directory.parent, "nihgt")
+    begun(directory, "a")
+    with pytest.raises(DataError, match="did you mean 'night'"):
+        record.read(directory.parent, "nihgt")
+
+
+def test_threads_may_tell_at_once(directory: Path) -> None:
+    names = [f"n{number}" for number in range(8)]
+    told = begun(directory, *names)
+    errors: list[BaseException] = []
+
+    def tell(name: str) -> None:
+        try:
+            told.node(name, record.RUNNING)
+            for done in range(200):
+                told.progress(name, done, 200, "steps", {f"figure {done}": float(done)})
+            told.node(name, record.FINISHED)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=tell, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert {node["state"] for node in on_disk(told)["nodes"].values()} == {"finished"}

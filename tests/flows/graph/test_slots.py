@@ -1,0 +1,170 @@
+"""Slots: shared by the processes of a machine, freed by the kernel when their holder dies, given in the order of asking."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.graph import slots
+from flows.graph.slots import Demand, Machine
+from pipeline.core.execution import Execution
+
+ONE_GPU = Machine(cpus=4, gpus=("0",))
+HOLDER = """
+    import sys, time
+    from flows.graph import slots
+    with slots.taken(slots.Demand(gpus=1, cpus=2), slots.Machine(cpus=4, gpus=("0",)), "other", "pretrain@1", lambda: False, lambda: None):
+        print("has it", flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
+
+
+@contextlib.contextmanager
+def taken(wanted: Demand, machine: Machine = ONE_GPU, node: str = "finetune", stop: bool = False) -> Iterator[tuple[str, ...]]:
+    with slots.taken(wanted, machine, "mine", node, lambda: stop, lambda: None) as devices:
+        yield devices
+
+
+@contextlib.contextmanager
+def another_process() -> Iterator[subprocess.Popen[str]]:
+    """One that holds the only GPU and two cores."""
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(HOLDER)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "has it\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def wait_for(condition: object, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_two_processes_never_share_a_gpu_and_a_killed_one_lets_go() -> None:
+    got = threading.Event()
+
+    def take() -> None:
+        with taken(Demand(gpus=1)):
+            got.set()
+
+    with another_process() as other:
+        assert {(one.slot, one.pid, one.run, one.node) for one in slots.holders()} == {
+            (slot, other.pid, "other", "pretrain@1") for slot in ("gpu-0", "cpu-0", "cpu-1")
+        }
+        thread = threading.Thread(target=take)
+        thread.start()
+        time.sleep(3 * slots.POLL_SECONDS)
+        assert not got.is_set()
+        os.kill(other.pid, signal.SIGKILL)
+        assert got.wait(10)
+        thread.join()
+    assert slots.holders() == []
+
+
+def test_what_is_free_beside_another_is_given() -> None:
+    with another_process(), taken(Demand(cpus=2)) as devices:
+        assert devices == ()
+        mine = {one.slot for one in slots.holders() if one.pid == os.getpid()}
+        assert mine == {"cpu-2", "cpu-3"}
+
+
+def test_all_or_none_and_given_back_after_a_failure() -> None:
+    with pytest.raises(ZeroDivisionError), taken(Demand(gpus=1, cpus=4)) as devices:
+        assert devices == ("0",)
+        raise ZeroDivisionError
+    with taken(Demand(cpus=4)):
+        assert len(slots.holders()) == 4
+
+
+def test_who_waits_can_be_stopped_and_waiting_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "PATIENCE_SECONDS", 0.0)
+    told: list[int] = []
+    second = slots.taken(Demand(gpus=1), ONE_GPU, "mine", "b", lambda: len(told) > 0, lambda: told.append(1))
+    with taken(Demand(gpus=1)), pytest.raises(KeyboardInterrupt), second:
+        raise AssertionError("two have it")
+    assert told == [1]
+
+
+def test_who_wants_many_is_not_passed_by_those_who_want_few() -> None:
+    """One core is free, and the first in the queue wants two: whoever comes after it waits behind it."""
+    machine, order = Machine(cpus=2, gpus=()), []
+
+    def take(name: str, count: int) -> None:
+        with taken(Demand(cpus=count), machine, name):
+            order.append(name)
+
+    with taken(Demand(cpus=1), machine):
+        many = threading.Thread(target=take, args=("many", 2))
+        many.start()
+        queue = slots.directory() / "cpu-queue"
+        wait_for(lambda: queue.exists() and _is_locked(queue))
+        few = threading.Thread(target=take, args=("few", 1))
+        few.start()
+        time.sleep(3 * slots.POLL_SECONDS)
+        assert order == []
+    many.join(10)
+    few.join(10)
+    assert order == ["many", "few"]
+
+
+def _is_locked(path: Path) -> bool:
+    import fcntl
+
+    with path.open() as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("stage", "execution", "machine", "wanted"),
+    [
+        ("corpus", {"workers": 3}, ONE_GPU, Demand(cpus=3)),
+        ("corpus", {"workers": 9}, ONE_GPU, Demand(cpus=4)),
+        ("report", {}, ONE_GPU, Demand(cpus=1)),
+        ("pretrain", {}, ONE_GPU, Demand(gpus=1, cpus=1)),
+        ("pretrain", {"processes": 8}, ONE_GPU, Demand(gpus=1, cpus=4)),
+        ("pretrain", {"processes": 2}, Machine(cpus=16, gpus=("0", "1", "2")), Demand(gpus=2, cpus=2)),
+        ("evaluate", {"processes": 2}, Machine(cpus=16, gpus=("0", "1", "2")), Demand(gpus=1, cpus=1)),
+        ("pretrain", {"devices": ["2"]}, Machine(cpus=16, gpus=("0", "1", "2")), Demand(gpus=1, cpus=1, devices=("2",))),
+        ("pretrain", {"device": "cpu"}, ONE_GPU, Demand(cpus=4)),
+        ("pretrain", {"device": "cpu", "cpus": 2}, ONE_GPU, Demand(cpus=2)),
+        ("pretrain", {}, Machine(cpus=2, gpus=()), Demand(cpus=2)),
+        ("pretrain", {"share": True}, ONE_GPU, Demand()),
+    ],
+)
+def test_a_node_takes_what_its_stage_computes_on(
+    stage: str, execution: dict[str, object], machine: Machine, wanted: Demand
+) -> None:
+    assert slots.demand(stage, Execution.model_validate(execution), machine) == wanted
+
+
+def test_the_machine_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOZE_CPUS", "3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
+    assert slots.machine() == Machine(cpus=3, gpus=("1", "3"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert slots.machine().gpus == ()

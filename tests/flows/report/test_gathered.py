@@ -1,0 +1,106 @@
+"""What a report makes of many nodes: scores over instances, the last pretrainings, curves on one axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from flows.report.gathered import Gathered, Place, curves, last_pretrainings, lower_is_better, scores
+from pipeline.core.artifact import Manifest
+
+
+def node(
+    name: str,
+    summary: Mapping[str, Any],
+    section: str = "",
+    values: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, str] | None = None,
+    history: list[dict[str, Any]] | None = None,
+) -> Gathered:
+    stage = name.partition("@")[0]
+    manifest = Manifest(stage=stage, version=1, fingerprint=name, parents={}, config={}, files=(), summary=dict(summary))
+    place = Place(section=section or stage, values=dict(values or {}), inputs=dict(inputs or {}))
+    return Gathered(name=name, path=f"/runs/{name}", manifest=manifest, place=place, history=history or [])
+
+
+def tuned(task: str, seed: int, accuracy: float, stage: str = "finetune") -> Gathered:
+    return node(
+        f"{stage}@{task}-{seed}", {"metrics": {"accuracy": accuracy, "f1": accuracy / 2}}, values={"task": task, "seed": seed}
+    )
+
+
+def pretrained(name: str, loss: float | None, first: int = 1, last: int = 4, **inputs: str) -> Gathered:
+    history = [{"step": step, "mlm_loss": 7.0 - step / 10} for step in range(first, last + 1)] + [
+        {"step": last, "heldout_loss": 6.0}
+    ]
+    return node(name, {"objectives": ["mlm", "nsp"], "heldout_loss": loss}, section=name, inputs=inputs, history=history)
+
+
+def test_mean_and_deviation_are_over_seeds_and_the_best_is_named() -> None:
+    found = scores([tuned("sst2", 1, 0.8), tuned("sst2", 2, 0.9), tuned("sst2", 3, 0.7)])
+    assert set(found) == {"finetune"}
+    score = found["finetune"]["accuracy"]
+    assert (score.mean, score.best, score.best_node, score.n) == (pytest.approx(0.8), 0.9, "finetune@sst2-2", 3)
+    assert score.std == pytest.approx(0.1)
+    assert score.told == "0.800 ± 0.100"
+
+
+def test_each_task_has_its_own_and_the_section_them_all() -> None:
+    found = scores([tuned(task, seed, value) for task, value in (("sst2", 0.9), ("package", 0.5)) for seed in (1, 2)])
+    assert set(found) == {"finetune", "finetune@sst2", "finetune@package"}
+    assert [found[name]["accuracy"].n for name in ("finetune", "finetune@sst2", "finetune@package")] == [4, 2, 2]
+    assert found["finetune@package"]["accuracy"].mean == 0.5
+    assert found["finetune"]["f1"].best_node == "finetune@sst2-1"
+
+
+def test_one_instance_has_no_deviation() -> None:
+    score = scores([node("evaluate", {"metrics": {"accuracy": 0.5}})])["evaluate"]["accuracy"]
+    assert score.as_json() == {"mean": 0.5, "std": None, "best": 0.5, "best_node": "evaluate", "n": 1}
+
+
+def test_the_least_loss_is_the_best_and_what_is_no_number_is_left_out() -> None:
+    found = scores([pretrained("pretrain", 6.0), pretrained("pretrain@b", None)])
+    assert set(found) == {"pretrain"}
+    low = scores([node(f"pretrain@{n}", {"heldout_loss": loss}, values={"seed": n}) for n, loss in ((1, 5.0), (2, 4.0))])
+    assert low["pretrain"]["heldout_loss"].best_node == "pretrain@2"
+    assert not scores([node("evaluate", {"metrics": {"accuracy": math.nan, "label": "x"}})])
+    assert [lower_is_better(name) for name in ("heldout_loss", "perplexity", "accuracy", "macro_f1")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_the_last_of_each_chain_of_phases_fills_masks() -> None:
+    nodes = [
+        pretrained("pretrain", 6.0),
+        pretrained("pretrain@512", 5.0, **{"continue": "pretrain"}),
+        pretrained("pretrain@decay", 5.0, **{"continue": "pretrain/checkpoints/step-00000002"}),
+        pretrained("pretrain@other", 5.0),
+        tuned("sst2", 1, 0.5),
+    ]
+    assert [one.name for one in last_pretrainings(nodes)] == ["pretrain@512", "pretrain@decay", "pretrain@other"]
+
+
+def test_phases_stand_one_after_another_on_one_axis() -> None:
+    """Steps of `continue` go on by themselves; those that begin anew from weights are put behind them."""
+    first, second, branch, anew, again = curves(
+        [
+            pretrained("pretrain", 6.0, 1, 4),
+            pretrained("pretrain@512", 5.0, 5, 6, **{"continue": "pretrain"}),
+            pretrained("pretrain@branch", 5.0, 1, 2, checkpoint="pretrain/checkpoints/step-00000002"),
+            pretrained("pretrain@anew", 5.0, 1, 3, checkpoint="pretrain@512"),
+            pretrained("pretrain@again", 5.0, 1, 1, checkpoint="pretrain@anew"),
+        ]
+    )
+    assert [step for step, _ in first.train] == [1, 2, 3, 4]
+    assert [step for step, _ in second.train] == [5, 6]
+    assert [step for step, _ in branch.train] == [3, 4]
+    assert [step for step, _ in anew.train] == [7, 8, 9]
+    assert [step for step, _ in again.train] == [10]
+    assert second.heldout == ((6, 6.0),)
+    assert first.objective == "mlm"

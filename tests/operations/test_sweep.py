@@ -1,0 +1,114 @@
+"""Runs whose processes are gone are found and marked, and what they held is free; nothing of them stays.
+
+With a real server, a real worker and a deployment that allows one run at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.graph.sweep import PENDING_MINUTES, Owner, death
+from flows.servers import state as servers_state
+from tests.conftest import REPOSITORY
+from tests.flows.servers.waiting import is_gone, number, until
+from tests.operations.api import request, state, trigger
+from tests.operations.ui import running_ui
+
+DEPLOY = """
+from prefect import flow
+flow.from_source(source={root!r}, entrypoint="tests/operations/sleeper.py:sleeper").deploy(
+    "one", work_pool_name="cloze", concurrency_limit=1, build=False, push=False, print_next_steps=False)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_killed_flow_and_worker_are_found_and_the_next_run_starts(tmp_path: Path) -> None:
+    with running_ui(tmp_path, PYTHONPATH=str(REPOSITORY)) as ui:
+        api = ui["api"]
+        environment = {**os.environ, "PREFECT_API_URL": api, "PREFECT_HOME": str(tmp_path / "client")}
+        subprocess.run([sys.executable, "-c", DEPLOY.format(root=str(REPOSITORY))], env=environment, check=True, timeout=120)
+        first = trigger(api, "sleeper/one", place=str(tmp_path / "first"))
+        second = trigger(api, "sleeper/one", place=str(tmp_path / "second"), seconds=1)
+        process = number(tmp_path / "first")
+        until(lambda: request(api, f"/flow_runs/{first}")["infrastructure_pid"])
+        worker = servers_state.read(tmp_path / "runs")["services"]["worker"]
+        for pid in (worker["guardian"], worker["pid"], process):  # nobody is left who could tell Prefect
+            os.kill(pid, signal.SIGKILL)
+        assert state(api, first) == "RUNNING"
+        until(lambda: state(api, first) == "CRASHED", 120)
+        message = request(api, f"/flow_runs/{first}")["state"]["message"]
+        assert message == f"its process {request(api, f'/flow_runs/{first}')['infrastructure_pid']} is gone"
+        until(lambda: state(api, second) == "COMPLETED", 180)  # the slot is free again
+        mended = servers_state.read(tmp_path / "runs")["swept"]["mended"]
+        assert len(mended) == 1
+        assert "is gone; marked Crashed" in mended[0]
+
+        third = trigger(api, "sleeper/one", place=str(tmp_path / "third"))
+        process = number(tmp_path / "third")
+        os.kill(servers_state.read(tmp_path / "runs")["services"]["worker"]["pid"], signal.SIGKILL)  # the worker alone
+        until(lambda: is_gone(process), 60)  # no orphan
+        until(lambda: state(api, third) == "CRASHED", 120)
+
+        fourth = trigger(api, "sleeper/one", place=str(tmp_path / "fourth"))
+        process = number(tmp_path / "fourth")
+    assert is_gone(process)  # Ctrl-C cancels it
+    assert fourth
+
+
+OLD = timedelta(minutes=2)
+
+
+def judge(kind: str, pid: str | None, *, owner: Owner | None = None, here: bool = True, age: timedelta = OLD) -> str | None:
+    """What is said of a flow run in a state of that kind and age."""
+    from prefect.client.schemas.objects import FlowRun, State, StateType
+
+    now = datetime.now(timezone.utc)
+    found: State[Any] = State(type=StateType(kind), timestamp=now - age)
+    return death(
+        FlowRun(id=uuid.uuid4(), flow_id=uuid.uuid4(), name="x", state=found, infrastructure_pid=pid), owner, here, now
+    )
+
+
+def test_only_what_is_surely_dead_is_judged_so() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    host = os.uname().nodename
+    assert judge("RUNNING", str(gone.pid)) == f"its process {gone.pid} is gone"
+    assert judge("RUNNING", f"{host}:{gone.pid}") == f"its process {gone.pid} is gone"
+    assert judge("RUNNING", str(os.getpid())) == f"its process {os.getpid()} is gone"  # the number belongs to another by now
+    assert judge("RUNNING", str(gone.pid), age=timedelta(seconds=1)) is None  # its state may be ahead of its process
+    assert judge("RUNNING", str(gone.pid), here=False) is None  # on another machine, perhaps
+    elsewhere = Owner(host="elsewhere", pid=gone.pid, alive=False)
+    assert judge("RUNNING", str(gone.pid), owner=elsewhere) is None
+    assert judge("RUNNING", None) is None
+    terminal = Owner(host=host, pid=gone.pid, alive=False)
+    assert judge("RUNNING", None, owner=terminal) == f"its process {gone.pid} is gone"
+    assert judge("RUNNING", None, owner=Owner(host=host, pid=gone.pid, alive=True)) is None  # it holds its lease
+    assert judge("RUNNING", None, owner=Owner(host=host, pid=os.getpid(), alive=False)) is None  # it is about to end
+    assert judge("PENDING", None) is None
+    assert "no process was started" in (judge("PENDING", None, age=timedelta(minutes=PENDING_MINUTES + 1)) or "")
+
+
+def test_a_living_flow_is_known_by_its_environment() -> None:
+    from flows.graph import sweep
+
+    name = str(uuid.uuid4())
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, "PREFECT__FLOW_RUN_ID": name}
+    ) as process:
+        try:
+            until(lambda: sweep._serves(process.pid, name))
+            assert not sweep._serves(process.pid, str(uuid.uuid4()))
+        finally:
+            process.kill()
+    assert not sweep._serves(process.pid, name)

@@ -1,0 +1,167 @@
+"""`cloze ui` on real servers: what it prints, who may attach, and that nobody takes another with him."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from flows.graph import record
+from flows.servers import ports, processes, state
+from flows.servers.child import answers
+from tests.conftest import REPOSITORY
+from tests.flows.servers.waiting import is_gone, number, until
+from tests.flows.test_cli import cloze
+from tests.operations.api import trigger
+from tests.operations.ui import addresses, end, running_ui, start_ui
+
+
+def service(place: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = state.read(place / "runs")["services"][name]
+    return found
+
+
+def is_up(place: Path, name: str, restarts: int) -> bool:
+    now = service(place, name)
+    return bool(now["state"] == "up" and now["restarts"] >= restarts)
+
+
+def status(url: str, **headers: str) -> int:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(str(parts.hostname), int(parts.port or 80), timeout=10)
+    try:
+        connection.request("GET", parts.path or "/", headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_a_taken_port_is_one_sentence_within_a_second(tmp_path: Path) -> None:
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        port = stranger.getsockname()[1]
+        for option in ("--prefect-port", "--mlflow-port", "--page-port"):
+            started = time.monotonic()
+            done = cloze("ui", option, port, cwd=tmp_path, CLOZE_RUNS=str(tmp_path / "runs"))
+            assert done.returncode == 2
+            assert (
+                done.stderr
+                == f"cloze: {option} {port} is taken by another program; name another port, or leave the option out\n"
+            )
+            assert time.monotonic() - started < 2  # a second on a machine that does nothing else
+    assert not state.is_running(tmp_path / "runs")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_servers_come_up_and_are_told_and_end(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    mark = {**os.environ, processes.MARK: str(state.directory(tmp_path / "runs"))}
+    toy = [sys.executable, "-m", "tests.flows.servers.toy", str(tmp_path / "left"), "serve"]
+    left = subprocess.Popen(toy, cwd=REPOSITORY, env=mark)  # of an earlier `cloze ui` that was killed with all its guardians
+    number(tmp_path / "left" / "server")
+    with running_ui(tmp_path, HOME=str(home)) as ui:
+        for name, path in (("page", "/"), ("prefect", "/api/health"), ("mlflow", "/health")):
+            assert urlsplit(ui[name]).hostname == "127.0.0.1"
+            assert status(ui[name] + path) == 200
+            assert status(ui[name] + "/", Host=f"evil.example:{urlsplit(ui[name]).port}") == 403
+        assert len(ui["deployments"]) >= 2
+        assert left.wait(0) == 0
+        assert (tmp_path / "left" / "saved").exists()
+        assert not (home / ".prefect").exists()  # the user's own settings and database are not touched
+        assert (tmp_path / "runs" / ".servers" / "prefect" / "prefect.db").exists()
+
+        here = {"cwd": tmp_path, "CLOZE_RUNS": str(tmp_path / "runs")}
+        second = cloze("ui", "--json", **here)  # attaches
+        assert second.returncode == 0
+        assert {key: json.loads(second.stdout)[key] for key in ("page", "prefect", "mlflow", "pid", "deployments")} == {
+            key: ui[key] for key in ("page", "prefect", "mlflow", "pid", "deployments")
+        }
+        other = cloze("ui", "--mlflow-port", 1 + urlsplit(ui["mlflow"]).port, **here)
+        assert other.returncode == 2
+        assert "these servers run already" in other.stderr
+
+        pids = {name: service(tmp_path, name)["pid"] for name in ("page", "prefect", "mlflow", "worker")}
+        os.kill(pids["mlflow"], signal.SIGKILL)  # its own children held the port
+        os.kill(pids["worker"], signal.SIGKILL)
+        until(lambda: is_up(tmp_path, "mlflow", 1) and is_up(tmp_path, "worker", 1), 120)
+        assert status(ui["mlflow"] + "/health") == 200
+        assert status(ui["prefect"] + "/api/health") == 200
+        assert [service(tmp_path, name)["restarts"] for name in ("prefect", "page")] == [0, 0]
+        assert service(tmp_path, "prefect")["pid"] == pids["prefect"]
+    assert not (tmp_path / "runs" / ".servers" / "state.json").exists()
+    assert all(ports.is_free(int(urlsplit(ui[name]).port or 0)) for name in ("page", "prefect", "mlflow"))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_killed_supervisor_leaves_nothing_and_the_next_one_comes_up(tmp_path: Path) -> None:
+    first = start_ui(tmp_path)
+    try:
+        told = addresses(first, tmp_path)
+        groups = [processes.recorded(told["services"])]
+        family = {child.pid for guardian in groups[0] for child in [guardian, *guardian.children(recursive=True)]}
+        assert len(family) >= 8  # four guardians and their servers
+        first.kill()
+        first.wait()
+        until(lambda: all(is_gone(pid) for pid in family), 60)
+        assert not answers(told["prefect"] + "/api/health")
+    finally:
+        end(first, tmp_path)
+    ports_before = [
+        word for name in ("prefect", "mlflow", "page") for word in (f"--{name}-port", str(urlsplit(told[name]).port))
+    ]
+    second = start_ui(tmp_path, *ports_before)
+    try:
+        assert addresses(second, tmp_path)["prefect"] == told["prefect"]
+    finally:
+        second.send_signal(signal.SIGINT)
+        assert second.wait(90) == 0
+        end(second, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_ctrl_c_in_a_training_saves_a_checkpoint_and_leaves_no_process(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "sample"
+    with running_ui(tmp_path) as ui:
+        trigger(ui["api"], "cloze/full-run", config="sample", overrides={"pretrain.steps": 2000})
+
+        def steps() -> int:
+            found = record.newest(run)
+            return int(found["nodes"]["pretrain"].get("done", 0)) if found else 0
+
+        until(lambda: steps() > 0, 400)
+        workers = [process for process in psutil.process_iter() if str(run) in " ".join(_words(process))]
+        assert workers  # the ranks
+    assert not any(process.is_running() for process in workers)
+    found = record.read(tmp_path / "runs", "sample")
+    assert found["state"] == "cancelled"
+    assert found["nodes"]["pretrain"]["state"] == "stopped"
+    (checkpoint,) = run.glob("pretrain-*/checkpoints/*/checkpoint.json")
+    assert checkpoint.parent.name in found["nodes"]["pretrain"]["error"]
+    with sqlite3.connect(tmp_path / "runs" / ".servers" / "prefect" / "prefect.db") as database:
+        rows = database.execute("select state_type from flow_run where state_type != 'SCHEDULED'").fetchall()
+    database.close()
+    assert rows == [("CANCELLED",)]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        return process.cmdline()
+    return []
