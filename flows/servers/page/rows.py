@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.graph import record, slots
+from flows.night.journal import Journal
 from flows.servers import state
 from flows.servers.page import files
 from flows.tracking import links
@@ -210,20 +211,13 @@ def trends(runs: Path) -> list[tuple[str, str]]:
 
 
 def champion(runs: Path) -> list[tuple[str, str]]:
-    """What the night says of the champion, as lines; empty if there is none."""
-    with suppress(OSError, ValueError):
-        content = json.loads((runs / files.NIGHT / "champion.json").read_text(encoding="utf-8"))
-        if isinstance(content, Mapping):
-            return [line for key, value in content.items() for line in _lines(str(key), value)][:16]
-    return []
-
-
-def _lines(key: str, value: Any) -> list[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        return [(f"{key} {inner}", short(what)) for inner, what in value.items() if isinstance(what, (str, int, float))]
-    if isinstance(value, (str, int, float)):
-        return [(key, moment(value) if key.endswith("_at") and isinstance(value, (int, float)) else short(value))]
-    return []
+    """What the nights say of the champion, as lines; empty if there is none."""
+    changes = Journal(runs).changes()
+    if not changes:
+        return []
+    now = changes[-1]
+    scores = [(task, f"{score:.1f}") for task, score in now.champion.scores.items()]
+    return [("checkpoint", now.champion.told), ("since", moment(now.time)), ("why", now.why), *scores]
 
 
 def _mlflow(runs: Path, artifact: Path, addresses: Mapping[str, Any]) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from flows.night.journal import CHAMPION, Champion, Journal
 from flows.servers import state
 from flows.servers.page.app import application
 from flows.tracking import links
@@ -121,8 +122,9 @@ def test_what_runs_say_is_text(site: Site) -> None:
         },
     }
     write_run(site.runs, "a&b<i>", nodes=nodes, error=EVIL, host=EVIL)
-    (site.runs / ".night").mkdir(exist_ok=True)
-    (site.runs / ".night" / "champion.json").write_text(json.dumps({EVIL: EVIL, "scores": {EVIL: 0.5}}))
+    journal = Journal(site.runs)
+    evil = Champion(key=EVIL, checkpoint=EVIL, run=EVIL, step=1, scores={EVIL: 0.5}, why=EVIL)
+    journal.append({"kind": CHAMPION, "time": 1.0, "champion": evil.as_json(), "version": 1})
     for path in ("/", "/runs/a&b%3Ci%3E"):
         status, headers, page = site.get(path)
         assert status == 200
@@ -132,7 +134,7 @@ def test_what_runs_say_is_text(site: Site) -> None:
         nonce = headers["content-security-policy"].split("script-src 'nonce-")[1].split("'")[0]
         assert page.count(f'<script nonce="{nonce}">') == page.count("<script") == 1
         assert site.get(path)[1]["content-security-policy"] != headers["content-security-policy"]
-    (site.runs / ".night" / "champion.json").unlink()
+    journal.path.unlink()
 
 
 def test_the_page_loads_nothing_from_elsewhere(site: Site) -> None:
