@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from model.families.presets import model_config
 from model.train import arithmetic
-from model.train.cost import PROCESS_BYTES, SPEED, device_of, training_memory
+from model.train.cost import PROCESS_BYTES, SPEED, device_of, model_of, training_memory
 from pipeline.core.cost import Computer, Cost, Costs, Facts, Pace, without_start
 from pipeline.core.execution import Execution
 
@@ -51,7 +51,7 @@ def ahead(
 ) -> Cost:
     """From the task's files and the checkpoint's size."""
     device, source = device_of(execution, computer), inputs.get("checkpoint") or {}
-    found = source.get("model") or config.model
+    found = model_of(source) or config.model
     model = None if found is None else model_config(found)
     weights = int(source.get("parameters") or (arithmetic.approximate_parameters(model) if model else 0))
     tokens = _tokens(config.data, "train", before)

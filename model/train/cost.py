@@ -33,13 +33,16 @@ def sized(model: ModelConfig | None, inputs: Mapping[str, Facts], vocabulary: in
     """The model that is trained: the config's, or that of the checkpoint it begins with; None: nobody knows before it is opened."""
     if model is None:
         source = next((inputs[role] for role in ("continue", "checkpoint") if role in inputs), None)
-        if source is None:
-            model = model_config("bert-base")
-        elif source.get("model") is not None:
-            model = model_config(source["model"])
-        else:
+        said = "bert-base" if source is None else model_of(source)
+        if said is None:
             return None
+        model = model_config(said)
     return model if model.vocab_size else model.model_copy(update={"vocab_size": vocabulary})
+
+
+def model_of(facts: Facts) -> Any:
+    """What a training's facts say of its model: values, a name, or None."""
+    return facts.get("model") or (facts.get("config") or {}).get("model")
 
 
 def training_memory(
