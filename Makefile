@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
+# Two at a time: many tests wait for processes. A file's tests stay together, for the sake of what they share.
+PARALLEL ?= -n 2 --dist loadfile
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
@@ -28,7 +30,7 @@ demo: $(VENV)/.installed
 	@$(BIN)/cloze run demo
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest tests -m "not soak"
+	@$(BIN)/python -m pytest tests -m "not soak" $(PARALLEL)
 
 # What takes many minutes: every family on every engine.
 soak: $(VENV)/.installed-dev
@@ -36,7 +38,7 @@ soak: $(VENV)/.installed-dev
 
 # All that takes seconds.
 test-fast: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest tests -m "not slow and not soak"
+	@$(BIN)/python -m pytest tests -m "not slow and not soak" $(PARALLEL)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

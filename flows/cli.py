@@ -23,6 +23,8 @@ COMMANDS: dict[str, str] = {
     "plan": "flows.commands.plan:plan",
     "cancel": "flows.commands.cancel:cancel",
     "status": "flows.commands.status:status",
+    "nightly": "flows.commands.nightly:nightly",
+    "champion": "flows.commands.champion:champion",
     "logs": "flows.commands.logs:logs",
     "verify": "flows.commands.verify:verify",
     "lineage": "flows.commands.lineage:lineage",
@@ -39,6 +41,7 @@ COMMANDS: dict[str, str] = {
     "fill-mask": "flows.commands.fill_mask:fill_mask",
     "fetch": "flows.commands.fetch:fetch",
     "ui": "flows.commands.ui:ui",
+    "deploy": "flows.commands.deploy:deploy",
 }
 
 

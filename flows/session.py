@@ -21,13 +21,16 @@ from flows.graph import begun, estimate, overrides, plan, record, retries, sched
 from flows.graph import config as configs
 from flows.tracking.node import status_of
 from flows.tracking.records import NodeFacts, RunRecords
+from flows.tracking.spool import FLUSH_SECONDS
 from flows.views import terminal
 from flows.views.instances import MOST_LINES
 from flows.views.live import StageDisplay, live_lines
 from pipeline.core.errors import ClozeError, Stopped
 from pipeline.core.execute import Result
 from pipeline.core.lock import locked
-from pipeline.core.reporting import Reporter
+from pipeline.core.reporting import SILENT, Reporter
+
+STOP_SECONDS = 2.0  # that a stopped run waits for MLflow: who stopped it will kill it soon
 
 
 class RunParameters(BaseModel):
@@ -44,6 +47,7 @@ class RunParameters(BaseModel):
         description="Run these nodes and all that need them, whatever is there; patterns such as finetune@*",
     )
     only: list[str] = Field(default_factory=list, description="Run these nodes alone; their inputs must be there")
+    until: list[str] = Field(default_factory=list, description="Run these nodes and what they need, and nothing else")
     force: list[str] = Field(default_factory=list, description="Run these nodes again, whatever is there")
 
     @field_validator("overrides", mode="before")
@@ -51,7 +55,7 @@ class RunParameters(BaseModel):
     def _nested(cls, value: Any) -> Any:
         return overrides.nest(value) if isinstance(value, Mapping) else value
 
-    @field_validator("start_from", "only", "force", mode="before")
+    @field_validator("start_from", "only", "until", "force", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return [] if value is None else [value] if isinstance(value, str) else value
@@ -88,6 +92,7 @@ class Session:
             self.config,
             start=parameters.start_from,
             only=parameters.only,
+            until=parameters.until,
             force=parameters.force,
             begun=self.begun.fingerprints,
         )
@@ -153,8 +158,18 @@ class Session:
     def _close_records(self, error: BaseException | None) -> None:
         if self.records is not None:
             self.records.end(status_of(error))
-            for sentence in self.records.close():
+            for sentence in self.records.close(STOP_SECONDS if error is not None and _is_stop(error) else FLUSH_SECONDS):
                 self.screen.print(f"[yellow]{escape(sentence)}[/]")
+
+    def seconds_left(self, name: str) -> float | None:
+        """Of a node that runs; None where nobody knows."""
+        left: float | None = self.record.content["nodes"][name].get("seconds_left") if self.record else None
+        return left
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the nodes that run were asked to end."""
+        return self._stop.is_set()
 
     def stop(self) -> None:
         """Ask every node that runs to end: trainings with a checkpoint."""
@@ -166,14 +181,18 @@ class Session:
         self.record.node(step.name, record.SKIPPED, error=f"{cause} failed")
         self.screen.print(f"[yellow]–[/] [bold]{step.name:<9}[/] {'skipped':>12}  needs {cause}")
 
-    def attempt(self, step: plan.Step, attempt: int = 1) -> Result:
+    def attempt(self, step: plan.Step, attempt: int = 1, also: Reporter = SILENT) -> Result:
         """Make one node: wait for its slots, then run it with its live line, its records and its line in the results.
+
+        Args:
+            attempt: the number of this try, from 1.
+            also: hears of the node's progress, too.
 
         Raises what the stage raises, which is also kept in `failures`.
         """
         assert self.record is not None
         try:
-            result = self._made(step, attempt)
+            result = self._made(step, attempt, also)
         except BaseException as error:
             self.failures[step.name] = error
             stopped = isinstance(error, (Stopped, KeyboardInterrupt))
@@ -187,7 +206,7 @@ class Session:
             self.screen.print(terminal.done_line(result, step.name))
         return result
 
-    def _made(self, step: plan.Step, attempt: int) -> Result:
+    def _made(self, step: plan.Step, attempt: int, also: Reporter) -> Result:
         assert self.record is not None
         facts = _facts(step)
         if step.cached:
@@ -207,7 +226,7 @@ class Session:
                 given["threads"] = max(1, execution.cpus // execution.processes)
             with (
                 StageDisplay(step.name, self.screen, self._lines) as display,
-                self.records.node(facts, _Shown(step, self, display)) as told,
+                self.records.node(facts, _Shown(step, self, display, also)) as told,
             ):
                 result = plan.run_step(step, execution.model_copy(update=given), told)
                 self.records.finished(facts, result, told)
@@ -238,17 +257,19 @@ class Session:
 class _Shown(Reporter):
     """What a node reports, in its live line and in the run's record."""
 
-    def __init__(self, step: plan.Step, session: Session, display: Reporter) -> None:
+    def __init__(self, step: plan.Step, session: Session, display: Reporter, also: Reporter) -> None:
         assert session.record is not None
-        self.step, self.session, self.display, self.record = step, session, display, session.record
+        self.step, self.session, self.display, self.also, self.record = step, session, display, also, session.record
 
     def begin(self, build_id: str) -> None:
         self.session.begun.add(self.step.fingerprint)
+        self.also.begin(build_id)
         self.record.node(self.step.name, record.RUNNING)
 
     def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         self.display.progress(done, total, unit, figures)
         self.record.progress(self.step.name, done, total, unit, figures)
+        self.also.progress(done, total, unit, figures)
 
     def stop_asked(self) -> bool:
         return self.session._stop.is_set()

@@ -42,3 +42,9 @@ def shared_data() -> Path:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes of files are remembered in a cache of the test session's own, never in the user's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def _own_slots(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of tests wait for no run of the user, and keep none waiting."""
+    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path_factory.getbasetemp() / "slots"))

@@ -21,11 +21,16 @@ def lineage(path: str, as_json: bool) -> None:
 
     place = str(Path(path).resolve())
     named = fingerprints.artifact_fingerprint(place) or fingerprints.part_fingerprint(place)
-    tree = _ancestors(named or artifact.read_manifest(place).fingerprint, _Places(Path(place)))
+    tree = tree_of(named or artifact.read_manifest(place).fingerprint, place)
     if as_json:
         emit(tree)
     else:
-        _print_tree(tree, 0)
+        print_tree(tree, 0)
+
+
+def tree_of(fingerprint: str, place: str) -> dict[str, Any]:
+    """What the artifact, or the part of one, with that fingerprint was made from. Args: place: where it lies or lay."""
+    return _ancestors(fingerprint, _Places(Path(place)))
 
 
 class _Places:
@@ -71,17 +76,43 @@ def _ancestors(fingerprint: str, places: _Places) -> dict[str, Any]:
     found = {"artifact": place, "fingerprint": fingerprint, **({"part": part} if part else {})}
     if not artifact.is_artifact(place):
         begun = claim.read(place)
-        return {"stage": begun.stage if begun else "", **found, "unfinished": True, "parents": {}}
+        inputs = {role: fingerprints.artifact_fingerprint(path) for role, path in _inputs(place).items()}
+        parents = {role: _ancestors(parent, places) for role, parent in inputs.items() if parent}
+        return {"stage": begun.stage if begun else "", **found, "unfinished": True, "parents": parents}
     manifest = artifact.read_manifest(place)
-    parents = {name: _ancestors(parent, places) for name, parent in manifest.parents.items()}
+    parents = {name: _ancestors(parent, places) | _files(name, manifest.config) for name, parent in manifest.parents.items()}
     return {"stage": manifest.stage, **found, "created": manifest.created, "parents": parents}
 
 
-def _print_tree(node: Mapping[str, Any], depth: int, role: str = "") -> None:
+def _inputs(place: str) -> dict[str, str]:
+    """What the unfinished artifact at `place` is made from, by role."""
+    from pipeline.core.worker import LOGS, Job
+
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return dict(Job.read(str(Path(place) / LOGS / "job.json")).inputs)
+    return {}
+
+
+def _files(role: str, config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The files or directories that a parent of that role stands for, where the config names them: no artifact, but a source."""
+    _, source, kind = role.partition("source/")
+    if source:
+        return {
+            "files": [
+                str(given["path"]) for given in config.get("sources") or () if given.get("kind") == kind and given.get("path")
+            ]
+        }
+    value = config.get(role)
+    return {"files": [value]} if isinstance(value, str) else {}
+
+
+def print_tree(node: Mapping[str, Any], depth: int, role: str = "") -> None:
+    """Print the tree, two blanks a level."""
     stage = node.get("stage", "")
     label = f"{role} ({stage})" if role and stage and role != stage else stage or role
-    place = "/".join(filter(None, (node.get("artifact", "(outside)"), node.get("part", ""))))
+    outside = ", ".join(node.get("files") or ()) or "(outside)"
+    place = "/".join(filter(None, (node.get("artifact", outside), node.get("part", ""))))
     told = "  (unfinished)" if node.get("unfinished") else ""
     click.echo(f"{'  ' * depth}{label:<{24 - 2 * min(depth, 6)}} {node['fingerprint'][:12]}  {place}{told}")
     for parent, child in node["parents"].items():
-        _print_tree(child, depth + 1, parent)
+        print_tree(child, depth + 1, parent)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import click
 
 from flows.commands.common import json_option
+from flows.commands.run import PREFECT
 from flows.commands.stage_command import Given, run_stage
 
 
 @click.command()
 @click.argument("what")
-@click.option("--prefect/--no-prefect", default=True, show_default=True, help="Run as a Prefect flow, or as plain functions.")
+@PREFECT
 @json_option
-def resume(what: str, prefect: bool, as_json: bool) -> None:
+def resume(what: str, prefect: bool | None, as_json: bool) -> None:
     """Go on with WHAT: the name of a run, of which what failed and what needs it is made; or the directory of a training."""
     from flows.graph import plan, record
 
@@ -23,7 +24,7 @@ def resume(what: str, prefect: bool, as_json: bool) -> None:
         _resume_training(what, as_json)
 
 
-def _resume_run(name: str, prefect: bool, as_json: bool) -> None:
+def _resume_run(name: str, prefect: bool | None, as_json: bool) -> None:
     from flows.commands.run import start
     from flows.graph import plan, record
     from flows.graph.config import RunConfig

@@ -18,11 +18,19 @@ if TYPE_CHECKING:
     from pipeline.core.execute import Result
 
 
+PREFECT = click.option(
+    "--prefect/--no-prefect",
+    default=None,
+    help="Run as a Prefect flow, if need be on a server of its own; or as plain functions."
+    " Without either: as a flow where a Prefect server is known (PREFECT_API_URL, or that of `cloze ui`) and answers.",
+)
+
+
 @click.command()
 @run_options
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
-@click.option("--prefect/--no-prefect", default=True, show_default=True, help="Run as a Prefect flow, or as plain functions.")
-def run(as_json: bool, dry_run: bool, prefect: bool, **values: Any) -> None:
+@PREFECT
+def run(as_json: bool, dry_run: bool, prefect: bool | None, **values: Any) -> None:
     """Run all stages of CONFIG (a YAML file or a preset such as demo); what is there already is not made again."""
     from flows.session import Session
 
@@ -33,13 +41,17 @@ def run(as_json: bool, dry_run: bool, prefect: bool, **values: Any) -> None:
     start(session, prefect=prefect, as_json=as_json)
 
 
-def start(session: Session, *, prefect: bool, as_json: bool) -> None:
-    """Run a session to its end, and tell what came of it."""
+def start(session: Session, *, prefect: bool | None, as_json: bool) -> None:
+    """Run a session to its end, and tell what came of it.
+
+    Args:
+        prefect: whether as a Prefect flow; None: where a server is known and answers.
+    """
     from flows.graph import plan
     from flows.session import run_plain
     from flows.views import terminal
 
-    if session.nothing_to_do or not prefect:
+    if session.nothing_to_do or not _with_prefect(session, prefect):
         results = run_plain(session)
         if all(result.cached for result in results.values()):
             session.screen.print("Nothing to do: every node is made.")
@@ -56,6 +68,22 @@ def start(session: Session, *, prefect: bool, as_json: bool) -> None:
         emit({"run": session.config.name, "directory": str(session.directory), "stages": made})
 
 
+def _with_prefect(session: Session, wanted: bool | None) -> bool:
+    """Whether the run is a Prefect flow; the server that `cloze ui` has started is put into the environment."""
+    from flows.graph import addresses, plan
+
+    if wanted is False:
+        return False
+    api = addresses.api(plan.runs_directory())
+    if api is None:
+        return wanted is True
+    if wanted is None and not addresses.answers(api):
+        session.screen.print(f"[yellow]Prefect at {api} does not answer;[/] going on without it")
+        return False
+    os.environ.setdefault("PREFECT_API_URL", api)
+    return True
+
+
 def run_with_prefect(session: Session) -> Mapping[str, Result]:
     """Run as a flow; where Prefect cannot be started or reached, say so and do what is left without it.
 
@@ -68,13 +96,9 @@ def run_with_prefect(session: Session) -> Mapping[str, Result]:
     if "PREFECT_API_URL" not in os.environ:
         session.screen.print("[dim]starting a local Prefect server …[/]")
     try:
-        from flows.prefect.full_run import ACTIVE, pretraining
+        from flows.prefect.terminal_run import run_flow
 
-        token = ACTIVE.set(session)
-        try:
-            pretraining(**session.parameters.model_dump())
-        finally:
-            ACTIVE.reset(token)
+        run_flow(session)
     except Exception as error:
         if session.failures:
             raise schedule.told(session.failures) from None
@@ -105,4 +129,5 @@ def prepare_prefect() -> None:
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "90")
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")  # as deployed flows; see `flows.prefect.automations`
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the terminal has lines of its own

@@ -23,6 +23,16 @@ def _overrides(ctx: click.Context, parameter: click.Parameter, values: tuple[str
     return parse(values, "section.key=value, such as pretrain.steps=200", sections=True)
 
 
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    callback=_overrides,
+    help="Override a config value.",
+)
+
+
 def run_options(command: Command) -> Command:
     """The options that say what a run consists of."""
     for decorate in (
@@ -32,14 +42,7 @@ def run_options(command: Command) -> Command:
         click.option(
             "--from", "start_from", multiple=True, metavar="NODE", help="Run NODE and all that needs it, whatever is there."
         ),
-        click.option(
-            "--set",
-            "overrides",
-            multiple=True,
-            metavar="SECTION.KEY=VALUE",
-            callback=_overrides,
-            help="Override a config value.",
-        ),
+        set_option,
         click.argument("config"),
     ):
         command = decorate(command)

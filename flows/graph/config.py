@@ -110,20 +110,33 @@ def load(reference: str, overrides: Mapping[str, Any] | None = None) -> RunConfi
     Raises:
         UsageError: no such file or preset, bad YAML, an unknown key, a value that does not fit.
     """
-    if reference in preset_names():
-        path, base = PRESETS / f"{reference}.yaml", samples_directory().parent
+    return RunConfig(read(reference, overrides), Path(reference).stem)
+
+
+def read(reference: str, overrides: Mapping[str, Any] | None = None, more: Mapping[str, Path] | None = None) -> dict[str, Any]:
+    """The values of a YAML file or a preset, paths absolute, with the overrides on top.
+
+    Args:
+        overrides: see `load`.
+        more: files that go by a name beside the presets.
+
+    Raises:
+        UsageError: no such file or preset, bad YAML.
+    """
+    named = {**{name: PRESETS / f"{name}.yaml" for name in preset_names()}, **(more or {})}
+    if reference in named:
+        path, base = named[reference], samples_directory().parent
     elif Path(reference).is_file():
         path, base = Path(reference), Path(reference).resolve().parent
     else:
-        hint = did_you_mean(reference, preset_names())
-        raise UsageError(f"{reference!r} is neither a config file nor a preset; {hint}")
+        raise UsageError(f"{reference!r} is neither a config file nor a preset; {did_you_mean(reference, named)}")
     try:
         values = read_yaml(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid YAML ({' '.join(str(error).split())}); mend it") from error
     if not isinstance(values, dict):
         raise UsageError(f"{path} must hold a mapping of sections, found {type(values).__name__}")
-    return RunConfig(_with_overrides(_resolved(values, base), overrides or {}), path.stem)
+    return _with_overrides(_resolved(values, base), overrides or {})
 
 
 def _resolved(values: Mapping[str, Any], base: Path) -> dict[str, Any]:

@@ -103,3 +103,12 @@ def with_what_follows(nodes: Mapping[str, Node], names: Collection[str]) -> set[
         if found.intersection(node.after):
             found.add(name)
     return found
+
+
+def with_what_leads_to(nodes: Mapping[str, Node], names: Collection[str]) -> set[str]:
+    """The nodes of those names and all that they need. `nodes` are in an order in which inputs come first."""
+    found = set(names)
+    for name in reversed(nodes):
+        if name in found:
+            found.update(nodes[name].after)
+    return found

@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 
 from flows.graph import stages
 from flows.graph.config import RunConfig
-from flows.graph.nodes import Node, select, with_what_follows
+from flows.graph.nodes import Node, select, with_what_follows, with_what_leads_to
 from pipeline.core import artifact, fingerprints, storage
 from pipeline.core.artifact import Manifest
 from pipeline.core.config import StageConfig
@@ -74,16 +74,18 @@ def plan(
     *,
     start: Iterable[str] = (),
     only: Iterable[str] = (),
+    until: Iterable[str] = (),
     force: Iterable[str] = (),
     begun: Collection[str] = (),
 ) -> list[Step]:
     """What a run of `config` consists of, in an order in which every node comes after its inputs.
 
-    `start`, `only` and `force` name nodes as `flows.graph.nodes.select` understands them.
+    `start`, `only`, `until` and `force` name nodes as `flows.graph.nodes.select` understands them.
 
     Args:
         start: run these nodes and all that need them, whatever is there.
         only: run these nodes alone, and plan nothing else; their inputs must be there.
+        until: plan these nodes and what they need, and nothing else.
         force: run these nodes, whatever is there.
         begun: fingerprints of steps that an earlier try of the same run has begun: `start` and `force` count once.
 
@@ -93,6 +95,11 @@ def plan(
     nodes = config.nodes
     forced = select(nodes, force, config.name) | with_what_follows(nodes, select(nodes, start, config.name))
     chosen = select(nodes, only, config.name)
+    wanted = select(nodes, until, config.name)
+    if wanted:
+        led = with_what_leads_to(nodes, wanted)
+        nodes = {name: node for name, node in nodes.items() if name in led}
+        forced, chosen = forced & led, chosen & led
     steps: dict[str, Step] = {}
     directory = run_directory(config)
     outside: dict[str, str] = {}  # fingerprints of what is no part of the run

@@ -18,14 +18,14 @@ class Failures(ClozeError):
     """Several nodes failed. Attributes: errors: by node; exit_code: theirs where all have the same one, else 1."""
 
     def __init__(self, errors: Mapping[str, BaseException]) -> None:
-        told = "; ".join(f"{name}: {_sentence(error)}" for name, error in errors.items())
+        told = "; ".join(f"{name}: {sentence(error)}" for name, error in errors.items())
         super().__init__(f"{len(errors)} nodes failed: {told}")
         self.errors = dict(errors)
         codes = {getattr(error, "exit_code", 1) for error in errors.values()}
         self.exit_code = codes.pop() if len(codes) == 1 else 1
 
 
-def _sentence(error: BaseException) -> str:
+def sentence(error: BaseException) -> str:
     return str(error) if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}"
 
 

@@ -25,6 +25,7 @@ TABLE: dict[str, str] = {
     "pretrain": "model.train.stage:STAGE",
     "finetune": "model.tasks.finetune.stage:STAGE",
     "evaluate": "model.tasks.evaluate.stage:STAGE",
+    "perplexity": "model.use.perplexity:STAGE",
     "report": "flows.report.stage:STAGE",
 }
 

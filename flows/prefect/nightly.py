@@ -1,87 +1,129 @@
-"""The nightly flow: fine-tune and evaluate the newest checkpoint of a run, finished or not.
+"""The nightly flow: the same night as `cloze nightly`, with the suite's nodes as task runs and the trend page as the flow run's own.
 
-Everything is cached by fingerprint: a night on which no checkpoint has come does no work.
+The deployment's schedule has a cron line and a time zone; its concurrency limit cancels a night that begins while another goes on. Of
+nights that were missed (server or worker down) each has a late run, and all of them run when the worker is back: the first one does the
+work, and those after it were due before it began, so they do nothing.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+from prefect.runtime import deployment, flow_run
+from prefect.states import Cancelled, Completed, Failed
+from pydantic import WithJsonSchema
+from rich.console import Console
 
-from flows.graph import plan, stages
-from flows.prefect.full_run import in_task
-from flows.session import RunParameters, Session
-from pipeline.core import fingerprints
-from pipeline.core.checkpoints import COMPLETE, held
-from pipeline.core.config import StageConfig
-from pipeline.core.errors import DataError, UsageError
+from flows.graph import addresses, overrides, plan, schedule
+from flows.night import night, suite
+from flows.night.outcome import Outcome
+from flows.prefect import node as nodes
+from flows.prefect import orphans
+from flows.prefect import parameters as form
+from flows.prefect.graph_run import OPTIONS, made_in_tasks
+from flows.prefect.telling import Teller
+from flows.session import Session
+from pipeline.core.errors import ClozeError, Stopped
+from pipeline.core.humanize import short
+from pipeline.core.secrets import masked
+
+Config = Annotated[
+    str,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "minLength": 1,
+            "description": "The suite: night for the one that Cloze brings, a YAML file on the worker's machine, or any run's config.",
+        }
+    ),
+]
+Since = Annotated[
+    str | None,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "description": "Look at all checkpoints written since, seen or not: 2026-11-20, 36h or 7d. Empty: at what is new.",
+        }
+    ),
+]
 
 
-def newest_checkpoint(run: Path) -> Path:
-    """The complete checkpoint that was written last in any pretraining of the run.
+@flow(
+    name="nightly-evaluation",
+    description="All checkpoints that are new, of any run: the suite, the gate, the champion, the trend page.",
+    **OPTIONS,
+)
+def nightly_evaluation(
+    config: Config = suite.NIGHT,
+    since: Since = None,
+    overrides: form.Overrides = form.NO_OVERRIDES,
+    retries: form.Retries = 2,
+) -> State[Any]:
+    """Evaluate what is new since the last night, and compare the best with the champion."""
+    nodes.quieten()
+    if deployment.id is not None:
+        orphans.watch_parent()
+    try:
+        outcome = _hold(config, since, overrides, retries)
+    except Stopped as error:
+        return Cancelled(message=str(error))
+    except ClozeError as error:
+        get_run_logger().error("%s", error)
+        return Failed(message=masked(str(error)))
+    if outcome.errors:
+        return Failed(message=masked(schedule.sentence(schedule.told(outcome.errors))))
+    return Completed(message=masked(outcome.summary))
 
-    Raises:
-        DataError: there is none yet.
-    """
-    marks = sorted(run.glob(f"pretrain-*/checkpoints/*/{COMPLETE}"), key=lambda mark: (mark.stat().st_mtime_ns, str(mark)))
-    if not marks:
-        raise DataError(f"{run} has no checkpoint yet; start a pretraining with `cloze run`")
-    return marks[-1].parent
+
+def _hold(config: str, since: str | None, values: dict[str, Any], retries: int) -> Outcome:
+    def run(session: Session) -> None:
+        with session:
+            made_in_tasks(session, retries)
+
+    due = flow_run.scheduled_start_time
+    outcome = night.hold(
+        suite.load(config, overrides.nest(values)),
+        since=since or None,
+        due=due.timestamp() if due is not None else None,
+        run=run,
+        screen=Console(quiet=True),
+    )
+    log = get_run_logger()
+    for note in outcome.notes:
+        log.warning("%s", note)
+    log.info("%s", outcome.summary)
+    with Teller(str(flow_run.id), by_worker=deployment.id is not None) as teller:
+        teller.markdown("night", _page(outcome), outcome.summary)
+    return outcome
 
 
-@flow(name="nightly-evaluation", flow_run_name="{config}", persist_result=False)
-def nightly_evaluation(config: str = "demo", overrides: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Fine-tune and evaluate the newest checkpoint of a run, and record its metrics.
-
-    Args:
-        config: a preset's name, or the path of a YAML file on the worker's machine.
-        overrides: config values by dotted key, such as {"finetune.epochs": 1}.
-    """
-    session = NightlySession(config, overrides or {})
-    with held(session.checkpoint), session:
-        for step in session.steps:
-            in_task(step, session.attempt)
-    return [plan.result_json(result) for result in session.results.values()]
-
-
-class NightlySession(Session):
-    """A session whose plan is fine-tuning and evaluation of one checkpoint."""
-
-    def __init__(self, config: str, overrides: dict[str, Any]) -> None:
-        super().__init__(RunParameters(config=config, overrides=overrides))
-        lacking = [name for name in ("finetune", "evaluate") if name not in self.config.nodes]
-        if lacking:
-            raise UsageError(
-                f"the config of run {self.config.name!r} has no section {lacking[0]}, which the night runs; add {lacking[0]}: {{…}}"
-            )
-        self.checkpoint = str(newest_checkpoint(self.directory))
-        inputs = {"checkpoint": self.checkpoint}
-        corpus = next((step.artifact for step in self.steps if step.name == "corpus"), None)
-        finetune = self._step("finetune", self.config.nodes["finetune"].config, inputs, corpus, {})
-        evaluate = self._step(
-            "evaluate",
-            self.config.nodes["evaluate"].config,
-            {"checkpoint": finetune.artifact},
-            corpus,
-            {"checkpoint": finetune.fingerprint},
+def _page(outcome: Outcome) -> str:
+    """What came of the night, and where its trend page is."""
+    lines = [outcome.told + "."]
+    if outcome.decision:
+        lines.append(f"**{outcome.decision.why}**")
+    if outcome.trend:
+        lines.append(f"Trend page: [{outcome.trend}]({link(outcome)})")
+    if outcome.evaluated:
+        lines.append(
+            "| checkpoint | step | scores | perplexity |\n| --- | --- | --- | --- |\n" + "\n".join(map(_row, outcome.evaluated))
         )
-        self.steps = [finetune, evaluate]
+    return "\n\n".join(lines)
 
-    def _step(
-        self, name: str, config: StageConfig, inputs: dict[str, str], corpus: str | None, known: dict[str, str]
-    ) -> plan.Step:
-        stage = stages.stage(name)
-        if corpus and "corpus" in stage.inputs:
-            inputs = {**inputs, "corpus": corpus}
-        parents = {key: known.get(key) or fingerprints.input_fingerprint(path) for key, path in inputs.items()}
-        fingerprint = stage.fingerprint(config, parents)
-        place = str(self.directory / "nightly" / f"{name}-{fingerprint[:12]}")
-        return plan.Step(
-            node=self.config.nodes[name], inputs=inputs, after=(), fingerprint=fingerprint, artifact=place,
-            cached=False, why="newest checkpoint", last_seconds=None,
-        )  # fmt: skip
+
+def link(outcome: Outcome) -> str:
+    """The trend page's address: on the page of runs where there is one, else the file's."""
+    page = addresses.page(plan.runs_directory())
+    return f"{page}/trend" if page else f"file://{outcome.trend}"
+
+
+def _row(result: dict[str, Any]) -> str:
+    scores = ", ".join(f"{task} {100 * score['mean']:.1f}" for task, score in result["scores"].items())
+    perplexity = "" if result["perplexity"] is None else short(result["perplexity"])
+    return f"| {result['run'].replace('|', ' ')} | {result['step']:,} | {scores} | {perplexity} |"
 
 
 if __name__ == "__main__":

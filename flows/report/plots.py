@@ -44,7 +44,8 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
+    """The figure as an `<svg>` element, the same for the same data."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
@@ -93,7 +94,7 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
         axes.set_xlabel("step")
         axes.set_ylabel(f"{names.pop() if len(names) == 1 else 'first'} loss (nats)")
         axes.legend(fontsize=8 if len(curves) > 4 else None, ncols=2 if len(curves) > 4 else 1)
-        return _svg(figure)
+        return svg(figure)
 
 
 def throughput(history: Sequence[Mapping[str, Any]]) -> str:
@@ -106,7 +107,7 @@ def throughput(history: Sequence[Mapping[str, Any]]) -> str:
         axes.set_ylim(bottom=0)
         axes.set_xlabel("step")
         axes.set_ylabel("thousand tokens/s")
-        return _svg(figure)
+        return svg(figure)
 
 
 def lengths(counts: Sequence[int], length: int) -> str:
@@ -118,7 +119,7 @@ def lengths(counts: Sequence[int], length: int) -> str:
         axes.set_xlim(0, length)
         axes.set_xlabel("tokens a row")
         axes.set_ylabel("rows")
-        return _svg(figure)
+        return svg(figure)
 
 
 def bars(values: Mapping[str, float], unit: str, colours: Mapping[str, str] | None = None) -> str:
@@ -136,4 +137,4 @@ def bars(values: Mapping[str, float], unit: str, colours: Mapping[str, str] | No
         axes.set_xlabel(unit)
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0, labelcolor=INK)
-        return _svg(figure)
+        return svg(figure)

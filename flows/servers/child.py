@@ -41,6 +41,7 @@ class Child:
         self.process: subprocess.Popen[bytes] | None = None
         self.state, self.restarts, self.since, self.last = "waiting", 0, 0.0, ""
         self.has_been_up = False
+        self.server: int | None = None  # its number, below its guardian's
         self.told: list[str] = []
         self._quick, self._not_before, self._begun = 0, 0.0, 0.0
         self._cleaning: threading.Thread | None = None
@@ -58,7 +59,8 @@ class Child:
         process = self.process
         if process is None or process.poll() is not None or self.state not in ("starting", "up", "silent"):
             return
-        fine = self.service.health is None or answers(self.service.health)
+        self.server = _server_of(process.pid)
+        fine = self.server is not None and (self.service.health is None or answers(self.service.health))
         if self.process is process and self.state in ("starting", "up", "silent"):
             if fine:
                 self.state, self.has_been_up = "up", True
@@ -97,7 +99,7 @@ class Child:
             "port": self.service.port,
             "guardian": guardian,
             "started": processes.started(guardian) if guardian else None,
-            "pid": _server_of(guardian),
+            "pid": self.server if guardian else None,
             "since": self.since,
             "restarts": self.restarts,
             "last": self.last,
@@ -115,7 +117,7 @@ class Child:
                 env=self.environment,
                 start_new_session=True,  # Ctrl-C in the terminal reaches the supervisor alone
             )
-        self._begun, self.since = time.monotonic(), time.time()
+        self._begun, self.since, self.server = time.monotonic(), time.time(), None
         self.state = "starting"
 
     def _died(self, code: int) -> None:
@@ -164,7 +166,7 @@ def last_line(log: Path) -> str:
     return f" ({lines[-1][:200]})" if lines else ""
 
 
-def _server_of(guardian: int | None) -> int | None:
+def _server_of(guardian: int) -> int | None:
     with suppress(psutil.Error):
-        return next((child.pid for child in psutil.Process(guardian).children()), None) if guardian else None
+        return next((child.pid for child in psutil.Process(guardian).children()), None)
     return None

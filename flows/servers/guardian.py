@@ -41,7 +41,8 @@ def guard(command: list[str], grace: float) -> int:
         if received is not None and received.si_signo in _ASKED:
             asked = asked or time.monotonic()
             server.send_signal(signal.SIGTERM)
-        _reap(server)
+        elif received is not None:
+            _reap(server)
         if asked is not None and time.monotonic() > asked + grace:
             server.kill()
     _end_orphans(LAST_SECONDS if asked is not None else grace)

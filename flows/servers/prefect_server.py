@@ -21,7 +21,9 @@ def main(port: int) -> None:
     from prefect.server.api.server import create_app
 
     app = OnlyFromHere(create_app(final=True), port)
-    uvicorn.run(app, host=LOOPBACK, port=port, timeout_keep_alive=5, log_level="warning", access_log=False)
+    uvicorn.run(
+        app, host=LOOPBACK, port=port, timeout_keep_alive=5, timeout_graceful_shutdown=3, log_level="warning", access_log=False
+    )
 
 
 if __name__ == "__main__":

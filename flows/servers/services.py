@@ -62,7 +62,7 @@ def services(runs: Path, *, prefect: int, mlflow: int | None, page: int) -> tupl
     ours = (
         Service(
             name="page",
-            title="this page",
+            title="The page of runs",
             module=("flows.servers.page", str(page)),
             port=page,
             address=address(page),

@@ -1,6 +1,6 @@
 """A run's records in MLflow: a run for the pipeline, one below it a node that is made, and one between where a section has instances.
 
-    sample 2026-11-21 19:33        parameters of the run's config, the nodes' figures by which runs are compared, config.yaml, resolved.yaml, the report
+    sample 11-21 19:33             parameters of the run's config, the nodes' figures by which runs are compared, config.yaml, resolved.yaml, the report
       pretrain                     a node: parameters, metrics by step, load of the machine, datasets, files, checkpoints as models
       finetune                     a section with a matrix
         finetune@sst2-1
@@ -24,7 +24,7 @@ from pydantic_core import to_jsonable_python
 from flows.graph import stages
 from flows.tracking import code, params
 from flows.tracking.node import NodeRecord
-from flows.tracking.spool import EXPERIMENT, Spool, tracking_uri
+from flows.tracking.spool import EXPERIMENT, FLUSH_SECONDS, Spool, tracking_uri
 from pipeline.core.config import StageConfig
 from pipeline.core.execute import Result
 from pipeline.core.reporting import SILENT, Reporter
@@ -125,10 +125,10 @@ class RunRecords:
         if self._parent is not None:
             self.spool.end_run(self._parent, status)
 
-    def close(self) -> list[str]:
+    def close(self, seconds: float = FLUSH_SECONDS) -> list[str]:
         """Wait a little for the sender. Returns what the user should know, a sentence each."""
         told = []
-        if not self.spool.close():
+        if not self.spool.close(seconds):
             where = self.spool.directory
             told.append(
                 f"MLflow at {masked(self.spool.uri)} has not taken all records yet; they wait in {where} for the next run"
@@ -163,7 +163,7 @@ class RunRecords:
     def _start(self) -> str:
         if self._parent is None:
             self.spool.start_sender()
-            name = f"{self.name} {time.strftime('%Y-%m-%d %H:%M')}"
+            name = f"{self.name} {time.strftime('%m-%d %H:%M')}"  # MLflow's list has little room, and the year beside it
             tags = {"cloze.kind": "pipeline", "cloze.name": self.name, **code.tags()}
             self._parent = self.spool.start_run(name, tags=tags, run=self._run_id)
             self.spool.tags(self._parent, {"cloze.attempt": str(self.spool.attempt(self._parent))})

@@ -24,6 +24,7 @@ from flows.tracking.versions import PROMOTE, ROLLBACK, iso, now, reigns
 from flows.tracking.versions import Change as Change
 from flows.tracking.versions import Version as Version
 from pipeline.core.errors import ClozeError, UsageError
+from pipeline.core.secrets import masked
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -245,5 +246,5 @@ class Registry:
             if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
                 raise UsageError(f"MLflow refused a call for model {self.name} ({sentence}); mend it") from error
             raise ClozeError(
-                f"MLflow at {self.uri} did not answer for model {self.name} ({sentence}); see that it runs"
+                f"MLflow at {masked(self.uri)} did not answer for model {self.name} ({sentence}); see that it runs"
             ) from error

@@ -1,4 +1,4 @@
-"""`python -m flows.tracking.replay SPOOL_DIRECTORY URI EXPERIMENT`: send spooled records to MLflow, once each.
+"""`python -m flows.tracking.replay SPOOL_DIRECTORY EXPERIMENT`: send spooled records to `$MLFLOW_TRACKING_URI`, once each.
 
 It sends every spool in the directory, oldest first, and follows the newest until standard input ends. Beside
 each spool lies `NAME.sent`: the offset reached and the MLflow runs made. A record that was sent but not yet
@@ -24,9 +24,10 @@ from flows.tracking.client import connect
 from flows.tracking.refused import set_aside
 from flows.tracking.registry import MODEL
 from flows.tracking.sending import METRICS_A_REQUEST, Sender, stamp
-from flows.tracking.spool import open_runs, whole_records
+from flows.tracking.spool import URI, open_runs, whole_records
 from pipeline.core import storage
 from pipeline.core.errors import DataError
+from pipeline.core.secrets import masked
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -155,7 +156,7 @@ def _one_by_one(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return str(masked((str(error).strip().splitlines() or [type(error).__name__])[0]))
 
 
 def follow(directory: Path, uri: str, experiment: str, ended: threading.Event) -> int:
@@ -173,7 +174,7 @@ def follow(directory: Path, uri: str, experiment: str, ended: threading.Event) -
                     replay.forget_if_complete()
                 return 0
         except Exception as error:  # a server that is down, slow or wrong costs records time, never the run
-            print(f"{stamp()} {type(error).__name__}: {error}", flush=True)
+            print(f"{stamp()} {type(error).__name__}: {masked(str(error))}", flush=True)
             if last:
                 return 1
             ended.wait(RETRY_SECONDS)
@@ -181,7 +182,7 @@ def follow(directory: Path, uri: str, experiment: str, ended: threading.Event) -
 
 
 def main() -> int:
-    directory, uri, experiment = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    directory, uri, experiment = Path(sys.argv[1]), os.environ[URI], sys.argv[2]
     with (directory / "sender.lock").open("w") as lock:
         ended = threading.Event()
 

@@ -40,6 +40,7 @@ from flows.tracking.refused import refused
 from pipeline.core.secrets import masked
 
 EXPERIMENT = "cloze"
+URI = "MLFLOW_TRACKING_URI"  # of the environment
 OUR_ID = "cloze.run"  # a tag: our id of a run
 FLUSH_SECONDS = 20.0  # how long the end of a run waits for a server that answers
 
@@ -48,7 +49,7 @@ Point = tuple[str, float, int, int]  # key, value, step, milliseconds since 1970
 
 def tracking_uri(runs: Path) -> str:
     """`$MLFLOW_TRACKING_URI`, else a SQLite file beside the runs."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(runs / 'mlflow.db').resolve()}"
+    return os.environ.get(URI) or f"sqlite:///{(runs / 'mlflow.db').resolve()}"
 
 
 def now() -> int:
@@ -86,7 +87,8 @@ class Spool:
             return
         with (self.directory / "sender.log").open("ab") as log:
             self._sender = subprocess.Popen(
-                [sys.executable, "-m", "flows.tracking.replay", str(self.directory), self.uri, self.experiment],
+                [sys.executable, "-m", "flows.tracking.replay", str(self.directory), self.experiment],
+                env={**os.environ, URI: self.uri},  # not an argument: it may hold a password, and every user sees those
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

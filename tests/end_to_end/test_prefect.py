@@ -15,7 +15,7 @@ import yaml
 from pipeline.core import artifact
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
-from tests.operations.servers import running_ui
+from tests.operations.ui import running_ui
 
 SMALL = {"dataset.copies": 2, "pretrain.steps": 6, "run.processes": 1, "run.workers": 1, "finetune.baselines": False}
 TIMEOUT = 240

@@ -1,4 +1,4 @@
-"""`cloze ui` for tests: on free ports, over runs of its own, ended as a person ends it."""
+"""A Prefect server and workers of the tests' own, and what one does with them: by the calls that Prefect's UI makes."""
 
 from __future__ import annotations
 
@@ -7,58 +7,175 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from flows.servers import processes, state
+import psutil
+
 from pipeline.core.processes import free_ports
-from tests.flows.servers.waiting import until
+from tests.conftest import REPOSITORY
 
-START_SECONDS = 240.0
-
-
-def start_ui(place: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """`cloze ui --json` with `place` as its working directory, and `place/runs` for the runs; its messages go to `place/ui.err`."""
-    ports = dict(zip(("--prefect-port", "--mlflow-port", "--page-port"), map(str, free_ports(3)), strict=True))
-    given = [word for option, port in ports.items() if option not in arguments for word in (option, port)]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "CLOZE_"))}
-    clean["CLOZE_SLOTS"] = os.environ.get("CLOZE_SLOTS", str(place / "slots"))
-    with (place / "ui.err").open("ab") as messages:
-        return subprocess.Popen(
-            [str(Path(sys.executable).parent / "cloze"), "ui", "--json", *given, *arguments],
-            cwd=place, env={**clean, **environment}, stdout=subprocess.PIPE, stderr=messages, text=True, start_new_session=True,
-        )  # fmt: skip
+ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+PATIENCE = 150.0  # seconds: the machine may have other work
+Found = TypeVar("Found")
 
 
-def addresses(ui: subprocess.Popen[str], place: Path) -> dict[str, Any]:
-    """What `cloze ui` prints when all is up."""
-    assert ui.stdout is not None
-    line = ui.stdout.readline()
-    assert line, (place / "ui.err").read_text()
-    found: dict[str, Any] = json.loads(line)
+def until(what: Callable[[], Found], seconds: float = PATIENCE) -> Found:
+    """The first result of `what` that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, f"{what} did not come true in {seconds:.0f} s; it is {found!r}"
+        time.sleep(0.2)
     return found
 
 
-@contextmanager
-def running_ui(place: Path, **environment: str) -> Iterator[dict[str, Any]]:
-    """The addresses of a `cloze ui` that has come up; afterwards it is ended, and nothing of it may be left."""
-    ui = start_ui(place, **environment)
-    try:
-        yield addresses(ui, place)
-        ui.send_signal(signal.SIGINT)
-        assert ui.wait(120) == 0, (place / "ui.err").read_text()
-        assert processes.marked(state.directory(place / "runs")) == []
-    finally:
-        end(ui, place)
+class Operations:
+    """A server below a directory, with the runs beside it."""
+
+    def __init__(self, home: Path) -> None:
+        (port,) = free_ports(1)
+        self.home, self.api = home, f"http://127.0.0.1:{port}/api"
+        self.runs = home / "runs"
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_TRACKING"))},
+            "PREFECT_API_URL": self.api,
+            "PREFECT_HOME": str(home / "prefect"),
+            "PREFECT_RUNNER_POLL_FREQUENCY": "2",
+            "PREFECT_WORKER_QUERY_SECONDS": "1",
+            "PREFECT_WORKER_PREFETCH_SECONDS": "1",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "DO_NOT_TRACK": "1",
+            "CLOZE_HOME": str(home),
+            "CLOZE_RUNS": str(self.runs),
+            "CLOZE_SLOTS": str(home / "slots"),
+            "PYTHONPATH": str(REPOSITORY),
+        }
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.server = self._start("server", "server", "start", "--host", "127.0.0.1", "--port", str(port))
+        until(self._answers)
+
+    def _start(self, name: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        self.home.mkdir(parents=True, exist_ok=True)
+        with (self.home / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "prefect", *arguments],
+                env={**self.environment, **environment},
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._processes.append(process)
+        return process
+
+    def worker(self, **environment: str) -> subprocess.Popen[bytes]:
+        """A worker of the pool."""
+        return self._start("worker", "worker", "start", "--pool", "cloze", "--type", "process", **environment)
+
+    def _answers(self) -> bool:
+        try:
+            return self.call("/health") is True
+        except OSError:
+            assert self.server.poll() is None, (self.home / "server.log").read_text()
+            return False
+
+    def call(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """GET, or POST of `body`."""
+        data = None if body is None else json.dumps(body).encode()
+        call = urllib.request.Request(f"{self.api}{path}", data=data, headers={"Content-Type": "application/json"})
+        with urllib.request.urlopen(call, timeout=60) as response:
+            return json.load(response)
+
+    def trigger(self, name: str, **parameters: Any) -> str:
+        """Run a deployment, as the form does; the flow run's id."""
+        deployment = self.call(f"/deployments/name/{name}")
+        return str(self.call(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})["id"])
+
+    def retry(self, flow_run: str) -> None:
+        """What the UI's Retry does."""
+        state = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}
+        answer = self.call(f"/flow_runs/{flow_run}/set_state", {"state": state, "force": True})
+        assert answer["status"] == "ACCEPT", answer
+
+    def cancel(self, flow_run: str) -> None:
+        """What the UI's Cancel does."""
+        answer = self.call(
+            f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": True}
+        )
+        assert answer["status"] == "ACCEPT", answer
+
+    def state(self, flow_run: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.call(f"/flow_runs/{flow_run}")["state"]
+        return found
+
+    def end(self, flow_run: str) -> dict[str, Any]:
+        """The state that a flow run ends in."""
+        return until(lambda: (state := self.state(flow_run))["type"] in ENDED and state)
+
+    def tasks(self, flow_run: str, count: int | None = None) -> dict[str, list[str]]:
+        """The states of the task runs by name, in the order of their starts. Args: count: of the flow run's tries, whose tasks are told."""
+        found = self.call("/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}, "sort": "EXPECTED_START_TIME_ASC"})
+        states: dict[str, list[str]] = {}
+        for task in found:
+            if count is None or task["flow_run_run_count"] == count:
+                states.setdefault(task["name"], []).append(task["state_name"])
+        return states
+
+    def logs(self, flow_run: str) -> list[tuple[int, str]]:
+        found = self.call("/logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run]}}, "sort": "TIMESTAMP_ASC"})
+        return [(line["level"], line["message"]) for line in found]
+
+    def artifacts(self, flow_run: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.call("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_run]}}})
+        return found
+
+    def training(self, run: str) -> bool:
+        """Whether a toy training of the run has begun to count."""
+        return bool(list((self.runs / run).glob("train*/_checkpoint")))
+
+    def processes(self) -> list[psutil.Process]:
+        """The flows' and ranks' processes of this server's runs."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                mine = process.environ().get("CLOZE_RUNS") == str(self.runs) and process.status() != psutil.STATUS_ZOMBIE
+                line = " ".join(process.cmdline())
+            except psutil.Error:
+                continue
+            if mine and ("prefect.engine" in line or "tests.operations.worker" in line or "model.worker" in line):
+                found.append(process)
+        return found
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(40)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        for left in self.processes():
+            left.kill()
 
 
-def end(ui: subprocess.Popen[str], place: Path) -> None:
-    """After a failed test: nothing stays."""
-    with suppress(ProcessLookupError):
-        ui.kill()
-    ui.wait()
-    if ui.stdout is not None:
-        ui.stdout.close()
-    until(lambda: (processes.end(processes.marked(state.directory(place / "runs")), 0), True)[1])
+def prefect(operations: Operations, *arguments: str) -> str:
+    """A command of Prefect's; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
+        env=operations.environment, cwd=operations.home, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def cloze(operations: Operations, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`cloze`, with the server known."""
+    code = "from flows.cli import entry; entry()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=operations.environment, cwd=operations.home, capture_output=True, text=True, check=False,
+    )  # fmt: skip

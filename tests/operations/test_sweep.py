@@ -21,7 +21,7 @@ from flows.servers import state as servers_state
 from tests.conftest import REPOSITORY
 from tests.flows.servers.waiting import is_gone, number, until
 from tests.operations.api import request, state, trigger
-from tests.operations.servers import running_ui
+from tests.operations.ui import running_ui
 
 DEPLOY = """
 from prefect import flow

@@ -12,4 +12,11 @@ from flows.servers.ports import LOOPBACK
 
 if __name__ == "__main__":
     port = int(sys.argv[1])
-    uvicorn.run(application(runs_directory(), port), host=LOOPBACK, port=port, log_level="warning", access_log=False)
+    uvicorn.run(
+        application(runs_directory(), port),
+        host=LOOPBACK,
+        port=port,
+        timeout_graceful_shutdown=3,
+        log_level="warning",
+        access_log=False,
+    )

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,11 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
 
 
-def run(out: Path, processes: int = 1, report: Reporter = SILENT, grace: float = 25.0, **config: Any) -> Result:
+def run(
+    out: Path, processes: int = 1, report: Reporter = SILENT, grace: float = 25.0, minutes: float | None = None, **config: Any
+) -> Result:
     stage = dataclasses.replace(STAGE, run=launch.in_process(STAGE, "tests.flows.toy:STAGE"))
-    execution = Execution(processes=processes, grace_seconds=grace)
+    execution = Execution(processes=processes, grace_seconds=grace, timeout_minutes=minutes)
     return execute(stage, ToyConfig(**config), {}, str(out), execution=execution, report=report)
 
 
@@ -185,6 +188,32 @@ def start_hanging(out: Path) -> subprocess.Popen[str]:
         time.sleep(0.05)
     time.sleep(0.3)  # until their handlers stand
     return process
+
+
+class Stopping(Reporter):
+    """Asks the stage to end as soon as it tells of itself."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
+        self.asked = True
+
+    def stop_asked(self) -> bool:
+        return self.asked
+
+
+def test_a_run_that_is_asked_to_end_stops_its_ranks_from_any_thread(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool, pytest.raises(Stopped, match="step 7"):
+        pool.submit(run, tmp_path / "a", processes=2, report=Stopping(), act="slow").result(timeout=60)
+    assert living(tmp_path / "a") == []
+
+
+def test_a_stage_that_has_had_its_time_is_stopped_and_has_failed(tmp_path: Path) -> None:
+    with pytest.raises(ClozeError, match=r"longer than timeout_minutes \(0\.05\)") as told:
+        run(tmp_path / "a", processes=2, grace=1.0, minutes=0.05, act="deaf")
+    assert told.value.exit_code == 1  # it may be tried again, and goes on from its checkpoint
+    assert living(tmp_path / "a") == []
 
 
 def test_sigterm_is_passed_on_and_becomes_stopped(tmp_path: Path) -> None:

@@ -1,0 +1,141 @@
+"""What Prefect does by itself: it marks runs whose process is silent as crashed, and tells of runs that failed.
+
+Both look at flow runs with our tag only: other flows on the same server may have other ideas of how long they may be silent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from prefect.automations import AutomationCore
+from prefect.blocks.core import Block
+from prefect.blocks.notifications import SlackWebhook
+from prefect.blocks.webhook import Webhook
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import CallWebhook, ChangeFlowRunState, SendNotification
+from prefect.events.schemas.automations import EventTrigger, Posture
+from pydantic import SecretStr
+
+from pipeline.core.errors import UsageError
+
+TAG = "cloze"
+NOTIFY = "CLOZE_NOTIFY"
+SILENT_SECONDS = 90  # three heartbeats
+LOST, FAILED = "cloze: lost runs crash", "cloze: failed runs are told"
+BLOCK = "cloze-notify"
+_DOCUMENT = re.compile(r"[a-z0-9-]+/[A-Za-z0-9._-]+")
+
+SUBJECT = "{{ flow.name }} {{ flow_run.name }} is {{ flow_run.state.name }}"
+BODY = "{{ flow_run.state.message }}\n{{ flow_run|ui_url }}"
+PAYLOAD = {
+    "flow": "{{ flow.name }}",
+    "run": "{{ flow_run.name }}",
+    "state": "{{ flow_run.state.name }}",
+    "message": "{{ flow_run.state.message }}",
+    "url": "{{ flow_run|ui_url }}",
+}
+
+
+def wanted(client: SyncPrefectClient, notify: str | None = None) -> list[AutomationCore]:
+    """The automations that there shall be. Where notifications go is stored in a block of Prefect's, encrypted.
+
+    Args:
+        notify: `$CLOZE_NOTIFY` by default: the URL of a webhook, Slack's (hooks.slack.com) among them, or TYPE/NAME of a notification
+            block in Prefect, such as `sendgrid-email/team` for e-mail; empty: nobody is told.
+
+    Raises:
+        UsageError: `notify` is neither, or there is no such block.
+    """
+    notify = os.environ.get(NOTIFY, "") if notify is None else notify
+    return [_lost(), *([_failed(_action(client, notify.strip()))] if notify.strip() else [])]
+
+
+def _lost() -> AutomationCore:
+    ends = {
+        f"prefect.flow-run.{name}"
+        for name in ("Completed", "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Suspended", "Paused")
+    }
+    return AutomationCore(
+        name=LOST,
+        description=f"A run of Cloze that was silent for {SILENT_SECONDS} s has lost its process.",
+        trigger=EventTrigger(
+            after={"prefect.flow-run.heartbeat"},
+            expect={"prefect.flow-run.heartbeat", *ends},
+            match={"prefect.resource.id": "prefect.flow-run.*"},  # type: ignore[arg-type]
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},  # type: ignore[arg-type]
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=SILENT_SECONDS),
+        ),
+        actions=[
+            ChangeFlowRunState(
+                state=StateType.CRASHED, name=None, message="its process is gone: no sign of life; retry it to go on"
+            )
+        ],
+    )
+
+
+def _failed(action: SendNotification | CallWebhook) -> AutomationCore:
+    return AutomationCore(
+        name=FAILED,
+        description=f"Set up by `cloze deploy` from ${NOTIFY}.",
+        trigger=EventTrigger(
+            expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut"},
+            match={"prefect.resource.id": "prefect.flow-run.*"},  # type: ignore[arg-type]
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},  # type: ignore[arg-type]
+            for_each={"prefect.resource.id"},
+            posture=Posture.Reactive,
+            threshold=1,
+            within=timedelta(0),
+        ),
+        actions=[action],
+    )
+
+
+def _action(client: SyncPrefectClient, notify: str) -> SendNotification | CallWebhook:
+    block: Block
+    if notify.startswith("https://hooks.slack.com/"):
+        block = SlackWebhook(url=SecretStr(notify))
+        return SendNotification(block_document_id=_saved(block), subject=SUBJECT, body=BODY)
+    if notify.startswith(("http://", "https://")):
+        block = Webhook(method="POST", url=SecretStr(notify))
+        return CallWebhook(block_document_id=_saved(block), payload=json.dumps(PAYLOAD))
+    if not _DOCUMENT.fullmatch(notify):
+        raise UsageError(
+            f"{NOTIFY} must be a webhook's URL, or TYPE/NAME of a notification block in Prefect, such as sendgrid-email/team"
+        )
+    kind, _, name = notify.partition("/")
+    try:
+        document = client.read_block_document_by_name(name=name, block_type_slug=kind)
+    except Exception as error:
+        raise UsageError(
+            f"{NOTIFY} names a block that Prefect has not ({notify}); make it in Prefect's UI, or `prefect block ls`"
+        ) from error
+    return SendNotification(block_document_id=document.id, subject=SUBJECT, body=BODY)
+
+
+def _saved(block: Block) -> UUID:
+    """Store a block under our name."""
+    found: Any = block.save(BLOCK, overwrite=True)
+    return UUID(str(found))
+
+
+def apply(client: SyncPrefectClient, automations: list[AutomationCore]) -> list[str]:
+    """Make the server's automations of ours those; their names."""
+    for name in (LOST, FAILED):
+        here = client.read_automations_by_name(name)
+        core = next((found for found in automations if found.name == name), None)
+        for extra in here[1 if core else 0 :]:
+            client.delete_automation(extra.id)
+        if core is not None and here:
+            client.update_automation(here[0].id, core)
+        elif core is not None:
+            client.create_automation(core)
+    return [found.name for found in automations]

@@ -1,0 +1,158 @@
+"""The gate: who takes over, who does not, and what noise is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.night.gate import BETTER, NOISE, WORSE, Answers, compare, decide
+from flows.night.metrics import METRICS, score
+from model.tasks import metrics as reference
+from pipeline.core.errors import UsageError
+
+N = 600
+LABELS = [str(number % 2) for number in range(N)]
+
+
+def answers(*shares: float, examples: str = "dev", labels: list[str] = LABELS, seed: int = 0) -> Answers:
+    """A model that answers that share of the examples right, one share a fine-tuning seed; each example is hard or easy for all."""
+    hard = np.random.default_rng(7).random(len(labels))
+    said = {}
+    for number, share in enumerate(shares):
+        shaky = np.clip(hard + np.random.default_rng([seed, number]).normal(0, 0.02, len(labels)), 0, 1)
+        right = shaky <= np.quantile(shaky, share)
+        said[str(number)] = [label if fine else str(1 - int(label)) for label, fine in zip(labels, right, strict=True)]
+    return Answers(metric="accuracy", examples=examples, labels=labels, predictions=said)
+
+
+def test_the_same_answers_are_not_better() -> None:
+    champion = answers(0.8, 0.81, 0.79)
+    decision = decide({"sst2": champion}, {"sst2": champion})
+    assert not decision.promoted
+    assert decision.why.startswith("kept: sst2 ±0.0 (")
+    assert "within noise" in decision.why
+
+
+def test_clearly_better_takes_over_and_says_by_how_much() -> None:
+    decision = decide({"sst2": answers(0.80, 0.81, 0.79)}, {"sst2": answers(0.88, 0.87, 0.89, seed=1)})
+    assert decision.promoted
+    (found,) = decision.comparisons
+    assert found.verdict == BETTER
+    assert found.difference == pytest.approx(8, abs=0.2)
+    assert 0 < found.low < 8 < found.high
+    assert decision.why == f"promoted: sst2 +8.0 (+{found.low:.1f} to +{found.high:.1f}); 95% interval"
+
+
+def test_better_on_one_task_and_worse_on_another_stays_outside() -> None:
+    low, high = answers(0.7, 0.71), answers(0.9, 0.91, seed=1)
+    decision = decide({"sst2": low, "mrpc": high}, {"sst2": high, "mrpc": low})
+    assert not decision.promoted
+    assert {found.task: found.verdict for found in decision.comparisons} == {"sst2": BETTER, "mrpc": WORSE}
+    assert "mrpc \N{MINUS SIGN}20.0 (\N{MINUS SIGN}" in decision.why
+    assert ": worse)" in decision.why
+
+
+def test_better_on_one_task_and_within_noise_on_another_takes_over() -> None:
+    champion = {"sst2": answers(0.7, 0.71), "mrpc": answers(0.8, 0.81)}
+    candidate = {"sst2": answers(0.9, 0.91, seed=1), "mrpc": answers(0.805, 0.80, seed=1)}
+    decision = decide(champion, candidate)
+    assert decision.promoted
+    assert ": within noise)" in decision.why
+    assert "95% intervals, together" in decision.why
+
+
+def test_not_worse_is_enough_only_where_that_was_asked_for() -> None:
+    champion, candidate = {"sst2": answers(0.8, 0.81)}, {"sst2": answers(0.805, 0.81, seed=1)}
+    assert not decide(champion, candidate).promoted
+    assert decide(champion, candidate, need_better=False).promoted
+    assert not decide(champion, {"sst2": answers(0.6, 0.61)}, need_better=False).promoted
+
+
+def test_the_scatter_of_seeds_is_noise() -> None:
+    """The same difference of means: beyond noise where the seeds agree, within it where they do not."""
+    agreeing = compare("t", answers(0.80, 0.80, 0.80), answers(0.84, 0.84, 0.84), 0.95, 2000, 1)
+    scattered = compare("t", answers(0.70, 0.80, 0.90), answers(0.74, 0.84, 0.94), 0.95, 2000, 1)
+    assert agreeing.verdict == BETTER
+    assert scattered.verdict == NOISE
+    assert scattered.high - scattered.low > 2 * (agreeing.high - agreeing.low)
+
+
+def test_the_pairing_takes_the_examples_noise_out() -> None:
+    """Both fail on the same hard examples: far surer than the two scores' own intervals say (each about ±3.2)."""
+    found = compare("t", answers(0.80), answers(0.82), 0.95, 2000, 1)
+    assert found.high - found.low < 4
+
+
+def test_only_what_both_have_answered_is_compared() -> None:
+    champion = {"sst2": answers(0.7, 0.7), "mrpc": answers(0.7), "cola": answers(0.9)}
+    candidate = {"sst2": answers(0.9, 0.9, seed=1), "mrpc": answers(0.5, examples="another dev"), "rte": answers(0.9)}
+    decision = decide(champion, candidate)
+    assert decision.promoted
+    assert [found.task for found in decision.comparisons] == ["sst2"]
+    assert decision.left_out == {
+        "mrpc": "the two have answered different examples",
+        "rte": "the champion has no answers",
+        "cola": "the candidate has no answers",
+    }
+    assert all(task in decision.why for task in decision.left_out)
+    assert not decide({}, candidate).promoted
+
+
+def test_noise_is_seldom_promoted() -> None:
+    """Two models of the same strength, many times: the gate opens in about one of forty (the upper tail of a 95 % interval)."""
+    promoted = 0
+    for draw in range(60):
+        random = np.random.default_rng(draw)
+        labels = ["0"] * 300
+        pair = [
+            Answers(
+                metric="accuracy",
+                examples="dev",
+                labels=labels,
+                predictions={"1": list(random.choice(["0", "1"], 300, p=[0.8, 0.2]))},
+            )
+            for _ in range(2)
+        ]
+        promoted += decide({"t": pair[0]}, {"t": pair[1]}, resamples=500).promoted
+    assert promoted <= 5
+
+
+def test_it_is_the_same_every_time() -> None:
+    pair = {"t": answers(0.8, 0.82)}, {"t": answers(0.83, 0.81, seed=1)}
+    assert decide(*pair) == decide(*pair)
+    assert decide(*pair).comparisons != decide(*pair, seed=2).comparisons
+
+
+def test_an_unknown_score_is_refused() -> None:
+    with pytest.raises(UsageError, match="bleu"):
+        Answers(metric="bleu", examples="dev", labels=["0"], predictions={"1": ["0"]})
+
+
+@given(
+    labels=st.lists(st.integers(0, 2), min_size=1, max_size=30),
+    data=st.data(),
+    metric=st.sampled_from(sorted(METRICS)),
+)
+def test_scores_under_weights_are_those_of_the_tasks_on_the_resample(
+    labels: list[int], data: st.DataObject, metric: str
+) -> None:
+    """A weight is how often the example was drawn."""
+    said = data.draw(st.lists(st.integers(0, 2), min_size=len(labels), max_size=len(labels)))
+    drawn = data.draw(st.lists(st.integers(0, len(labels) - 1), min_size=len(labels), max_size=len(labels)))
+    weights = np.bincount(drawn, minlength=len(labels)).astype(np.float64)
+    found = score(metric, [*map(str, labels)], [*map(str, said)], weights[None])
+    names = sorted({*labels, *said})
+    renamed = [np.array([names.index(value) for value in values]) for values in (labels, said)]
+    expected = reference.METRICS[metric](renamed[0][drawn], renamed[1][drawn])
+    assert found == pytest.approx([expected])
+
+
+@given(seeds=st.integers(1, 4), share=st.floats(0.3, 0.9), step=st.floats(-0.1, 0.1))
+def test_candidate_and_champion_change_places_with_the_sign(seeds: int, share: float, step: float) -> None:
+    one, other = answers(*[share] * seeds), answers(*[share + step] * seeds, seed=1)
+    ahead, back = compare("t", one, other, 0.95, 400, 1), compare("t", other, one, 0.95, 400, 1)
+    assert ahead.difference == pytest.approx(-back.difference)
+    assert ahead.low <= ahead.difference <= ahead.high
+    assert (ahead.low, ahead.high) == pytest.approx((-back.high, -back.low), abs=1.5)

@@ -1,0 +1,116 @@
+"""The journal: what was seen, who is champion, and what a kill leaves of a line."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.night.journal import CHAMPION, NIGHT, REGISTERED, Champion, Journal
+from pipeline.core.errors import UsageError
+
+
+def champion(step: int, since: float = 0) -> Champion:
+    key = f"{'a' * 64}/checkpoints/step-{step:08d}"
+    return Champion(
+        key=key, checkpoint=f"/runs/{step}", run="demo", step=step, scores={"sst2": 80.0 + step}, since=since, why=f"why {step}"
+    )
+
+
+def night(promoted: Champion | None = None, **values: Any) -> dict[str, Any]:
+    empty = {
+        "kind": NIGHT,
+        "started": 1.0,
+        "ended": 2.0,
+        "seen": [],
+        "results": [],
+        "candidate": None,
+        "why": "",
+        "failed": {},
+        "gone": [],
+    }
+    return {**empty, "champion": promoted.as_json() if promoted else None, **values}
+
+
+def test_the_champion_follows_from_the_lines(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    assert journal.champion() is None
+    assert journal.changes() == []
+    journal.append(night(champion(1, since=10), seen=["one"]))
+    journal.append(night(seen=["two"]))
+    journal.append(night(champion(2, since=20)))
+    assert journal.champion() == champion(2, since=20)
+    assert journal.seen() == {"one", "two"}
+    assert [(change.champion.step, change.replaced.step if change.replaced else None) for change in journal.changes()] == [
+        (1, None),
+        (2, 1),
+    ]
+
+
+def test_rollbacks_lead_further_back_each_time(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for step in (1, 2, 3):
+        journal.append(night(champion(step)))
+    assert journal.rollback("it swears", "me", 30).step == 2
+    assert journal.rollback("by hand", "me", 31).step == 1
+    now = journal.champion()
+    assert now is not None
+    assert now.step == 1
+    assert [(change.kind, change.champion.step, change.why) for change in journal.changes()][3:] == [
+        ("rollback", 2, "it swears"),
+        ("rollback", 1, "by hand"),
+    ]
+    with pytest.raises(UsageError, match="no champion before"):
+        journal.rollback("by hand", "me", 32)
+    journal.append(night(champion(4)))
+    assert journal.rollback("by hand", "me", 33).step == 1
+
+
+def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append(night(champion(1)))
+    with journal.path.open("ab") as stream:
+        stream.write(b'{"kind": "night", "seen": ["to')
+    assert journal.champion() == champion(1)
+    assert journal.seen() == set()
+    journal.append(night(champion(2)))
+    assert [line["kind"] for line in journal.lines()] == [NIGHT, NIGHT]
+    assert journal.champion() == champion(2)
+
+
+def test_mlflows_version_is_the_present_champions(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append(night(champion(1)))
+    assert journal.version() is None
+    journal.append({"kind": REGISTERED, "time": 1.0, "key": champion(1).key, "version": 7})
+    journal.append(night())
+    assert journal.version() == 7
+    journal.append(night(champion(2)))
+    assert journal.version() is None
+    journal.append({"kind": CHAMPION, "time": 2.0, "champion": champion(3).as_json(), "version": 4})
+    assert journal.version() == 4
+    journal.rollback("by hand", "me", 3.0)
+    assert journal.version() is None
+
+
+def test_nights_do_not_overlap(tmp_path: Path) -> None:
+    """The lease is the kernel's; a second holder in the same process is refused as one in another."""
+    journal, refused = Journal(tmp_path), []
+
+    def second() -> None:
+        try:
+            with Journal(tmp_path).lease():
+                pass
+        except UsageError as error:
+            refused.append(str(error))
+
+    with journal.lease():
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+    assert len(refused) == 1
+    assert refused[0].startswith("a night is going on (process ")
+    with journal.lease():
+        pass

@@ -1,0 +1,193 @@
+"""Nights on real trainings: a better, a worse and no new checkpoint; while a training removes its own; with MLflow's registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.graph.config import RunConfig
+from flows.night import night, suite
+from flows.night.journal import Journal
+from flows.session import RunParameters, Session, run_plain
+from flows.tracking.spool import Spool
+from tests.conftest import REPOSITORY
+from tests.flows.test_cli import cloze
+from tests.model.datasets import write_dataset
+
+pytestmark = pytest.mark.timeout(900)
+EASY = {"task": "sst2", "baselines": False, "epochs": 3, "batch_size": 8, "learning_rate": 0.001, "max_length": 32}
+RUN = {"threads": 1, "cpus": 1, "device": "cpu"}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a dataset, an easy task and the night's config; runs and slots are below it."""
+    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path / "slots"))
+    write_dataset(tmp_path / "dataset")
+    (tmp_path / "task").mkdir()
+    for split in ("train", "dev"):  # which of two words is in the sentence
+        rows = [f"{'t7 ' * (1 + i // 2 % 4)}{('t9 ' if i % 2 else 't11 ') * (2 + i // 8 % 5)}\t{i % 2}" for i in range(64)]
+        (tmp_path / "task" / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    content = {"night": {}, "finetune": {"matrix": {"seed": [1]}, "data": "task", **EASY}, "run": RUN}
+    (tmp_path / "night.yaml").write_text(yaml.safe_dump(content))
+    return tmp_path
+
+
+def train(place: Path, name: str, **values: Any) -> Session:
+    """A run that is one training with checkpoints at every fifth step; the fifth is a milestone."""
+    pretrain = {
+        "dataset": str(place / "dataset"),
+        "model": "bert-tiny",
+        "steps": 10,
+        "global_batch": 8,
+        "milestones": [5],
+        **values,
+    }
+    config = RunConfig({"name": name, "pretrain": pretrain, "run": {**RUN, "checkpoint_every": 5}}, name)
+    session = Session(RunParameters(config=name), config=config)
+    run_plain(session)
+    return session
+
+
+BAD = {
+    "learning_rate": 3.0,
+    "warmup_steps": 0,
+    "clip": 0,
+}  # an encoder whose weights are destroyed: nothing can be learned on it
+
+
+def hold(place: Path, since: str | None = None, **settings: Any) -> night.Outcome:
+    return night.hold(suite.load(str(place / "night.yaml"), {"night": settings}), since=since)
+
+
+@pytest.mark.slow
+def test_a_better_a_worse_and_no_new_checkpoint(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow is down all the time: the journal holds the champion."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr(Spool, "start_sender", lambda spool: None)
+    train(place, "bad", **BAD)
+    first = hold(place)
+    assert first.champion is not None
+    assert (first.champion.run, first.champion.step) == ("bad", 10)
+    assert any("MLflow" in note for note in first.notes)
+
+    train(place, "good")
+    better = hold(place, which=["newest"])
+    assert better.decision is not None
+    assert better.decision.why.startswith("promoted: sst2 +")
+    assert better.champion is not None
+    assert better.champion.run == "good"
+    assert better.replaced is not None
+    assert better.replaced.run == "bad"
+    made = sorted((place / "runs" / "night").glob("finetune@bad.10*-1-*"))
+    assert len(made) == 1  # the champion was not evaluated a second time
+
+    ran: list[str] = []
+    nothing = night.hold(suite.load(str(place / "night.yaml")), run=lambda session: ran.append("suite"))
+    assert ran == []
+    assert nothing.told == "Nothing new: no checkpoint has come"
+    assert cloze("nightly", str(place / "night.yaml"), "--json").returncode == 0
+
+    worse = hold(place, since="1d", which=["milestones"], runs=["bad"])
+    assert [result["step"] for result in worse.evaluated] == [5]
+    assert worse.decision is not None
+    assert worse.decision.why.startswith("kept: sst2 \N{MINUS SIGN}")
+    assert ": worse)" in worse.decision.why
+    assert worse.champion is not None
+    assert worse.champion.run == "good"
+
+    page = Path(str(worse.trend)).read_text()
+    assert page.count("promoted: sst2 +") >= 2
+    rolled = json.loads(cloze("champion", "--rollback", "--why", "it swears", "--json").stdout.splitlines()[-1])
+    assert (rolled["run"], rolled["why"], rolled["version"]) == ("bad", "it swears", None)
+    assert rolled["replaced"]["run"] == "good"
+    assert rolled["lineage"]["stage"] == "pretrain"
+    assert list(rolled["lineage"]["parents"]) == ["dataset"]
+    refused = cloze("champion", "--rollback")
+    assert refused.returncode == 2
+    assert "no champion before this one" in refused.stderr
+
+
+@pytest.mark.soak
+def test_the_alias_in_mlflow_follows_and_may_lead(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry in SQLite: promoted, moved by hand, rolled back; and what a night wrote while MLflow was down is made up for."""
+    from flows.tracking.registry import Registry
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
+    runs = place / "runs"
+    train(place, "bad", **BAD)
+    hold(place)
+    train(place, "good")
+    outcome = hold(place)
+    registry, journal = Registry(runs), Journal(runs)
+    alias = registry.champion()
+    assert alias is not None
+    assert alias.fingerprint == outcome.champion.key  # type: ignore[union-attr]
+    assert journal.version() == alias.number == 2
+    assert alias.metrics["night/sst2"] > 90
+    assert registry.history()[-1].why.startswith("promoted: sst2 +")
+
+    told = json.loads(cloze("champion", "--rollback", "--json").stdout.splitlines()[-1])
+    assert (told["run"], told["version"]) == ("bad", 1)
+    alias = registry.champion()
+    assert alias is not None
+    assert alias.number == 1
+    assert registry.history()[-1].kind == "rollback"
+
+    registry.promote(2, "somebody likes it")  # in MLflow's own pages
+    told = json.loads(cloze("champion", "--json").stdout.splitlines()[-1])
+    assert (told["run"], told["version"]) == ("good", 2)
+    assert told["why"] == "version 2 was made champion in MLflow"
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert json.loads(cloze("champion", "--rollback", "--json").stdout.splitlines()[-1])["version"] is None
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
+    assert json.loads(cloze("champion", "--json").stdout.splitlines()[-1])["version"] == 1
+    alias = registry.champion()
+    assert alias is not None
+    assert alias.number == 1
+
+
+@pytest.mark.soak
+def test_nights_beside_a_training_that_removes_its_checkpoints(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint every second step, of which one is kept: whatever a night finds, it reads it to the end."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr(Spool, "start_sender", lambda spool: None)
+    content = {
+        "name": "going",
+        "pretrain": {"dataset": str(place / "dataset"), "model": "bert-tiny", "steps": 100_000, "global_batch": 8},
+        "run": {**RUN, "checkpoint_every": 2, "keep_checkpoints": 1, "share": True},
+    }
+    (place / "going.yaml").write_text(yaml.safe_dump(content))
+    command = [sys.executable, "-c", "from flows.cli import entry; entry()", "run", str(place / "going.yaml"), "--no-prefect"]
+    with subprocess.Popen(
+        command, cwd=place, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stderr=subprocess.DEVNULL
+    ) as training:
+        try:
+            keys = []
+            for _ in range(3):
+                before = len(keys)
+                while len(keys) == before:
+                    assert training.poll() is None
+                    outcome = hold(place)
+                    assert outcome.errors == {}
+                    keys += [result["key"] for result in outcome.evaluated]
+                    time.sleep(0.2)
+        finally:
+            training.terminate()
+            training.wait(60)
+    assert len(keys) == len(set(keys)) == 3
+    left = list((place / "runs" / "going").glob("pretrain-*/checkpoints/step-*"))
+    assert len(left) <= 2  # what the nights held has gone since

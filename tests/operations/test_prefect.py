@@ -1,0 +1,186 @@
+"""A day as an operator of Prefect: nodes as task runs, reruns, cancels, lost workers, limits. On a real server with a real worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pipeline.core import artifact
+from tests.operations.conftest import Toys
+from tests.operations.servers import Operations, cloze, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+TWO = {"processes": 2, "grace_seconds": 5}
+
+
+def test_what_failed_and_what_follows_runs_again_by_the_uis_retry(operations: Operations, toys: Toys) -> None:
+    config = toys.write(train={"fault": str(toys.fault)}, run={"processes": 2})
+    toys.fault.touch()
+    flow_run = operations.trigger("full-run/toys", config=config, retries=0, force=["letters"])
+    state = operations.end(flow_run)
+    assert state["type"] == "FAILED"
+    assert "a cable was pulled" in state["message"]
+    first = operations.tasks(flow_run)
+    assert first == {"letters": ["Completed"], "count": ["Completed"], "train": ["Failed"]}  # what does not need it is made
+
+    made = artifact.read_manifest(str(operations.runs / toys.run / "letters")).created
+    operations.retry(flow_run)
+    state = until(lambda: (now := operations.state(flow_run))["type"] == "COMPLETED" and now)
+    assert state["message"] == "1 nodes made, 2 were there"  # `force` counts once
+    assert operations.tasks(flow_run, count=2) == {"letters": ["Cached"], "count": ["Cached"], "train": ["Completed"]}
+    assert artifact.read_manifest(str(operations.runs / toys.run / "letters")).created == made
+
+    shown = operations.artifacts(flow_run)
+    bars = [entry for entry in shown if entry["type"] == "progress"]
+    assert bars
+    assert max(float(bar["data"]) for bar in bars) == 100.0
+    pages = {entry["key"]: entry["data"] for entry in shown if entry["type"] == "markdown"}
+    page = next(text for key, text in pages.items() if key.endswith("-train"))
+    assert str(operations.runs / toys.run / "train-") in page
+    assert "| resumed | 0 |" in page
+    texts = [text for _, text in operations.logs(flow_run)]
+    assert any("a cable was pulled" in text for text in texts)
+    assert [text for text in texts if "Traceback" in text] == []
+
+
+def test_a_failure_that_may_pass_is_tried_again_and_bad_input_is_not(operations: Operations, toys: Toys) -> None:
+    config = toys.write(train={"fault": str(toys.fault)}, run={"retry_seconds": 0.1})
+    toys.fault.touch()
+    passing = operations.trigger("full-run/toys", config=config, retries=1)
+    bad = toys.path.with_name(f"{toys.run}-bad.yaml")
+    bad.write_text(json.dumps({"letters": {}, "train": {"bad": True}}))
+    failing = operations.trigger("full-run/toys", config=str(bad), retries=2)
+    assert operations.end(passing)["type"] == "COMPLETED"
+    state = operations.end(failing)
+    assert (state["type"], state["message"]) == ("FAILED", "shard 3 is cut short; make it again")
+    runs = operations.call(
+        "/task_runs/filter", {"flow_runs": {"id": {"any_": [passing, failing]}}, "task_runs": {"name": {"any_": ["train"]}}}
+    )
+    assert sorted((run["state_name"], run["run_count"]) for run in runs) == [("Completed", 2), ("Failed", 1)]
+    assert not any("Traceback" in text for _, text in operations.logs(failing))
+
+
+def test_a_failed_start_says_why_in_one_sentence(operations: Operations, toys: Toys) -> None:
+    flow_run = operations.trigger("full-run/toys", config=toys.write(train={"sede": 3}))
+    state = operations.end(flow_run)
+    assert state["type"] == "FAILED"
+    assert "did you mean 'seed'" in state["message"]
+    assert "\n" not in state["message"]
+    assert operations.tasks(flow_run) == {}
+    errors = [text for level, text in operations.logs(flow_run) if level >= 40]
+    assert errors[0] == state["message"]
+    assert not any("Traceback" in text for text in errors)
+
+
+def _cancelled(operations: Operations, toys: Toys, deaf: int | None) -> int:
+    """Cancel a training in Prefect, and look that nothing is left but its checkpoint; the step of that."""
+    toys.hold.touch()
+    config = toys.write(train={"hold": str(toys.hold), "deaf": deaf}, run=TWO)
+    flow_run = operations.trigger("full-run/toys", config=config, only=["train", "letters"])
+    until(lambda: operations.training(toys.run))
+    operations.cancel(flow_run)
+    assert operations.end(flow_run)["type"] == "CANCELLED"
+    until(lambda: not [process for process in operations.processes()], 15)
+    assert operations.tasks(flow_run)["train"] == ["Cancelled"]
+    (checkpoint,) = (operations.runs / toys.run).glob("train-*/_checkpoint")
+    return int(checkpoint.read_text())
+
+
+@pytest.mark.parametrize("deaf", [None, 1])
+def test_a_cancelled_training_leaves_a_checkpoint_and_no_process(operations: Operations, toys: Toys, deaf: int | None) -> None:
+    assert _cancelled(operations, toys, deaf) > 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_twenty_cancels(operations: Operations, toys: Toys) -> None:
+    steps = [_cancelled(operations, toys, None) for _ in range(20)]
+    assert steps == sorted(set(steps))  # each went on from the checkpoint of the one before
+
+
+def test_a_killed_worker_takes_its_flow_with_it_and_a_rerun_goes_on(operations: Operations, toys: Toys) -> None:
+    """By the terminal: `cloze resume` goes on with what a deployment has begun."""
+    toys.hold.touch()
+    config = toys.write(train={"hold": str(toys.hold)}, run=TWO)
+    flow_run = operations.trigger("full-run/toys", config=config)
+    until(lambda: operations.training(toys.run))
+    engine = next(process for process in operations.processes() if "prefect.engine" in " ".join(process.cmdline()))
+    os.kill(engine.ppid(), signal.SIGKILL)
+    state = operations.end(flow_run)
+    operations.worker()
+    assert state["type"] == "CRASHED"
+    assert "its worker is gone" in state["message"]
+    until(lambda: not operations.processes(), 15)
+    (checkpoint,) = (operations.runs / toys.run).glob("train-*/_checkpoint")
+    saved = int(checkpoint.read_text())
+
+    toys.hold.unlink()
+    operations.retry(flow_run)
+    assert until(lambda: (now := operations.state(flow_run))["type"] == "COMPLETED" and now)
+    assert artifact.read_manifest(str(operations.runs / toys.run / "train")).summary["resumed"] == saved
+
+
+def test_a_matrix_with_one_that_fails(operations: Operations, toys: Toys) -> None:
+    toys.fault.touch()
+    rows = {"x": {"seed": 1, "fault": str(toys.fault)}, "y": {"seed": 2}, "z": {"seed": 3}}
+    config = toys.write(letters={"matrix": {"size": [2, 3]}}, train={"matrix": {"row": rows}}, run={"share": True})
+    flow_run = operations.trigger("full-run/toys", config=config, retries=0, only=["letters", "train"])
+    state = operations.end(flow_run)
+    assert state["type"] == "FAILED"
+    states = [name for names in operations.tasks(flow_run).values() for name in names]
+    assert sorted(states) == ["Completed"] * 7 + ["Failed"]
+    operations.retry(flow_run)
+    assert (
+        until(lambda: (now := operations.state(flow_run))["type"] == "COMPLETED" and now)["message"]
+        == "1 nodes made, 7 were there"
+    )
+
+
+def test_two_runs_share_the_slots_of_the_machine(operations: Operations, toys: Toys) -> None:
+    """A training that wants all cores waits for one of another run that has them."""
+    toys.hold.touch()
+    other = Toys(toys.path.with_name(f"{toys.run}-other.yaml"))
+    run = {"cpus": 4096}
+    first = operations.trigger(
+        "full-run/toys", config=toys.write(train={"hold": str(toys.hold)}, run=run), only=["train", "letters"]
+    )
+    until(lambda: operations.training(toys.run))
+    second = operations.trigger("full-run/toys", config=other.write(run=run), only=["train", "letters"])
+    until(lambda: "Running" in operations.tasks(second).get("letters", []))
+    assert operations.state(first)["type"] == operations.state(second)["type"] == "RUNNING"
+    assert not list((operations.runs / other.run).glob("letters-*/manifest.json"))
+    toys.hold.unlink()
+    assert operations.end(first)["type"] == "COMPLETED"
+    assert operations.end(second)["type"] == "COMPLETED"
+
+
+def test_a_run_that_overlaps_is_refused_where_its_deployment_says_so(operations: Operations, toys: Toys) -> None:
+    toys.hold.touch()
+    config = toys.write(train={"hold": str(toys.hold)})
+    first = operations.trigger("full-run/one-at-a-time", config=config)
+    until(lambda: operations.training(toys.run))
+    second = operations.trigger("full-run/one-at-a-time", config=config)
+    assert operations.end(second)["type"] == "CANCELLED"
+    third = operations.trigger("full-run/toys", config=config)  # a deployment without the limit: the run's directory is in use
+    state = operations.end(third)
+    assert state["type"] == "FAILED"
+    assert "in use" in state["message"] or "held" in state["message"] or "process" in state["message"]
+    toys.hold.unlink()
+    assert operations.end(first)["type"] == "COMPLETED"
+
+
+def test_cancel_from_the_terminal_ends_cancelled_too(operations: Operations, toys: Toys) -> None:
+    toys.hold.touch()
+    flow_run = operations.trigger("full-run/toys", config=toys.write(train={"hold": str(toys.hold)}, run=TWO))
+    until(lambda: operations.training(toys.run))
+    done = cloze(operations, "cancel", toys.run, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["state"] == "cancelled"
+    assert operations.end(flow_run)["type"] == "CANCELLED"
+    assert not [
+        line for line in Path(operations.home / "worker.log").read_text().splitlines() if "Crashed" in line and toys.run in line
+    ]

@@ -1,0 +1,71 @@
+"""A toy training of several ranks that saves a checkpoint when it is stopped and goes on from it. It waits for files to be taken away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from pipeline.core import storage
+from pipeline.core.config import StageConfig
+from pipeline.core.errors import DataError, Stopped
+from pipeline.core.stage import Build, Input, Outcome, Stage
+
+TABLE = {
+    "letters": "tests.flows.toy_run:LETTERS",
+    "train": "tests.operations.training:TRAIN",
+    "count": "tests.flows.toy_run:COUNT",
+}
+
+
+class TrainConfig(StageConfig):
+    """How long it trains, and what goes wrong."""
+
+    seed: int = 0
+    hold: str | None = None
+    """A file; as long as it is there, training does not come to its end."""
+
+    fault: str | None = None
+    """A file; while it is there, the training fails in a way that may pass. It is taken away by that."""
+
+    bad: bool = False
+    """Whether its input is bad."""
+
+    deaf: int | None = None
+    """The rank that does not hear SIGTERM."""
+
+
+def train(config: TrainConfig, build: Build) -> Outcome:
+    """Count steps of a tenth of a second; rank 0 keeps the number."""
+    rank, checkpoint = int(os.environ["RANK"]), Path(build.path) / "_checkpoint"
+    stop: list[int] = []
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if rank == config.deaf else lambda *_: stop.append(1))
+    first = step = int(checkpoint.read_text()) if checkpoint.exists() else 0
+    if config.bad:
+        raise DataError("shard 3 is cut short; make it again")
+    if config.fault and Path(config.fault).exists():
+        Path(config.fault).unlink()
+        raise RuntimeError("a cable was pulled")
+    while (config.hold and Path(config.hold).exists()) or rank == config.deaf:
+        step += 1
+        time.sleep(0.1)
+        build.report.progress(step, 1000, "steps", {"loss": 1.0 / step})
+        if rank == 0:
+            storage.write_bytes(str(checkpoint), str(step).encode())
+        if stop:
+            raise Stopped(f"training was stopped after step {step}, checkpoint saved")
+    if rank == 0:
+        storage.write_bytes(build.file("weights.txt"), str(step).encode())
+    return Outcome(rows=1, summary={"steps": step, "resumed": first})
+
+
+TRAIN = Stage(
+    name="train",
+    version=1,
+    config=TrainConfig,
+    run=train,
+    inputs={"letters": Input(kinds=("letters",), required=True)},
+    worker="tests.operations",
+    parallel=True,
+)

@@ -1,0 +1,10 @@
+"""`python -m tests.operations.worker JOB`: a rank of a toy training."""
+
+from __future__ import annotations
+
+import sys
+
+from pipeline.core.worker import main
+
+if __name__ == "__main__":
+    sys.exit(main("tests.operations"))
