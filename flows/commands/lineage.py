@@ -86,9 +86,10 @@ def _ancestors(fingerprint: str, places: _Places) -> dict[str, Any]:
 
 def _inputs(place: str) -> dict[str, str]:
     """What the unfinished artifact at `place` is made from, by role."""
+    from pipeline.core.errors import DataError
     from pipeline.core.worker import LOGS, Job
 
-    with contextlib.suppress(OSError, ValueError, TypeError):
+    with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # it has only just begun
         return dict(Job.read(str(Path(place) / LOGS / "job.json")).inputs)
     return {}
 
