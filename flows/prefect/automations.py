@@ -76,7 +76,10 @@ def _lost() -> AutomationCore:
         ),
         actions=[
             ChangeFlowRunState(
-                state=StateType.CRASHED, name=None, message="its process is gone: no sign of life; retry it to go on"
+                state=StateType.CRASHED,
+                name=None,
+                force=False,
+                message="its process is gone: no sign of life; retry it to go on",
             )
         ],
     )

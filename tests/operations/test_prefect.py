@@ -190,7 +190,6 @@ def test_cancel_from_the_terminal_ends_cancelled_too(operations: Operations, toy
     assert not [
         line for line in Path(operations.home / "worker.log").read_text().splitlines() if "Crashed" in line and toys.run in line
     ]
-<<<<<<< HEAD
 
 
 @pytest.mark.soak
@@ -218,5 +217,3 @@ def test_a_secret_is_nowhere(operations: Operations, toys: Toys) -> None:
     assert "the store refused ***" in json.dumps(all_of_it[1])
     assert PLANTED not in json.dumps(all_of_it)
     assert PLANTED not in (operations.home / "worker.log").read_text()
-=======
->>>>>>> main-next
