@@ -14,6 +14,7 @@ from flows.tracking import links
 from flows.tracking.spool import tracking_uri
 from pipeline.core.execute import Result
 from pipeline.core.humanize import duration, short
+from pipeline.core.secrets import masked
 
 MOST_ROWS = 200
 
@@ -49,7 +50,7 @@ def node_page(session: Session, step: plan.Step, result: Result, build_id: str |
     elif mlflow:
         places.append(f"MLflow: [{mlflow}]({mlflow})")
     else:
-        places.append(f"MLflow: `{tracking_uri(plan.runs_directory())}`")
+        places.append(f"MLflow: `{masked(tracking_uri(plan.runs_directory()))}`")
     page = addresses.page(plan.runs_directory())
     if page:
         places.append(f"run: [{session.config.name}]({page}/runs/{quote(session.config.name)})")
