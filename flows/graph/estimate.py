@@ -67,14 +67,14 @@ def estimates(steps: Sequence[Step], runs: Path) -> dict[str, Estimate]:
     facts: dict[str, Facts] = {}  # of artifacts, by path
     found: dict[str, Estimate] = {}
     for step in steps:
-        if step.cached:
-            found[step.name] = NOTHING
-            continue
         inputs = {role: facts.get(path) or _facts_at(path) for role, path in step.inputs.items()}
         try:
-            found[step.name], facts[step.artifact] = _estimate(step, inputs, computer, measured)
+            found[step.name], expected = _estimate(step, inputs, computer, measured)
         except FAULTS:  # something is odd about what it reads or what was made before: running the stage will tell
-            found[step.name] = _last(step)
+            found[step.name], expected = _last(step), {}
+        if step.cached:  # what its summary does not tell follows from its inputs, as in what is still to be made
+            found[step.name], expected = NOTHING, {**expected, **_facts_at(step.artifact)}
+        facts[step.artifact] = expected
     return found
 
 

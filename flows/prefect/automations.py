@@ -73,8 +73,8 @@ def _lost() -> AutomationCore:
         trigger=EventTrigger(
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", *ends},
-            match={"prefect.resource.id": "prefect.flow-run.*"},  # type: ignore[arg-type]
-            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},  # type: ignore[arg-type]
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
@@ -82,7 +82,10 @@ def _lost() -> AutomationCore:
         ),
         actions=[
             ChangeFlowRunState(
-                state=StateType.CRASHED, name=None, message="its process is gone: no sign of life; retry it to go on"
+                state=StateType.CRASHED,
+                name=None,
+                message="its process is gone: no sign of life; retry it to go on",
+                force=False,
             )
         ],
     )
@@ -94,8 +97,8 @@ def _told(name: str, states: tuple[str, ...], action: SendNotification | CallWeb
         description=f"Set up by `cloze deploy` from ${NOTIFY}.",
         trigger=EventTrigger(
             expect={f"prefect.flow-run.{state}" for state in states},
-            match={"prefect.resource.id": "prefect.flow-run.*"},  # type: ignore[arg-type]
-            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},  # type: ignore[arg-type]
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},
             for_each={"prefect.resource.id"},
             posture=Posture.Reactive,
             threshold=1,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from model.families.presets import model_config
 from model.train import arithmetic
-from model.train.cost import PROCESS_BYTES, SPEED, device_of, training_memory
+from model.train.cost import BESIDE, PROCESS_BYTES, SPEED, device_of, model_of, training_memory
 from pipeline.core.cost import Computer, Cost, Costs, Facts, Pace, without_start
 from pipeline.core.execution import Execution
 
@@ -51,7 +51,7 @@ def ahead(
 ) -> Cost:
     """From the task's files and the checkpoint's size."""
     device, source = device_of(execution, computer), inputs.get("checkpoint") or {}
-    found = source.get("model") or config.model
+    found = model_of(source) or config.model
     model = None if found is None else model_config(found)
     weights = int(source.get("parameters") or (arithmetic.approximate_parameters(model) if model else 0))
     tokens = _tokens(config.data, "train", before)
@@ -59,7 +59,7 @@ def ahead(
     if model is not None:
         memory = training_memory(model, config.max_length, config.batch_size, execution, device, computer)
     return Cost(
-        amount=6.0 * max(weights, 1) * tokens * _passes(config),
+        amount=(6.0 * weights + BESIDE[device]) * tokens * _passes(config),
         speed=HEADWAY * SPEED[device] * (1 if device == "cuda" else computer.cpus),
         start=START,
         width=execution.processes if device == "cuda" else 1,
@@ -76,9 +76,9 @@ def afterwards(facts: Facts) -> Pace | None:
     """Operations a second; the weights follow from the bytes of the checkpoint."""
     weights = facts["files_bytes"] / arithmetic.WEIGHT_BYTES
     passes = int(facts["config"].get("epochs", 1)) * (BASELINE if facts["config"].get("baselines", True) else 1)
-    amount = 6.0 * weights * float(facts["tokens"]) * passes
     device = str(facts["execution"].get("device", "auto"))
     kind = str(facts.get("device") or ("cuda" if device == "cuda" else "cpu"))
+    amount = (6.0 * weights + BESIDE[kind]) * float(facts["tokens"]) * passes
     return Pace(amount=amount, seconds=without_start(facts["seconds"], START), kind=kind, size=weights)
 
 
@@ -89,7 +89,7 @@ def ahead_of_evaluation(
     device = device_of(execution, computer)
     weights = int(inputs["checkpoint"].get("parameters") or 0)
     return Cost(
-        amount=2.0 * max(weights, 1) * _tokens(config.data, config.split, before),
+        amount=(2.0 * weights + BESIDE[device] / 3) * _tokens(config.data, config.split, before),
         speed=HEADWAY * SPEED[device] * (1 if device == "cuda" else computer.cpus),
         start=START,
         kind=device,

@@ -13,9 +13,12 @@ from pipeline.core.cost import Computer, Cost, Costs, Facts, Pace, without_start
 from pipeline.core.execution import Execution
 
 START = {"cpu": 12.0, "cuda": 25.0}  # torch, the process group, the model, the last checkpoint and its hash
-# Operations a second that trainings reach: of two cores of a Xeon with AMX (benchmarks/README.md: 18,000 tokens/s of BERT-mini, 1,150 of
-# BERT-base), a core; of a GPU of the A100's kind, a third of its bf16 peak.
-SPEED = {"cpu": 3.0e11, "cuda": 1.0e14}
+# Operations a second that large models reach, of a core: two of a Xeon with AMX (benchmarks/README.md: 1,150 tokens/s of BERT-base); of a
+# GPU of the A100's kind, a third of its bf16 peak.
+SPEED = {"cpu": 3.5e11, "cuda": 1.0e14}
+# What a token takes beside them (embeddings, norms, the optimizer, loading, starting kernels), as so many operations: it makes small models
+# slower than their matrices are. On the CPU it follows from BERT-tiny's 44,000 and BERT-mini's 18,000 tokens/s there; on a GPU it is a guess.
+BESIDE = {"cpu": 1.2e7, "cuda": 5.0e7}
 PROCESS_BYTES = 1200 << 20  # of a process with torch, beside weights and activations
 FULL = 0.95  # of a row, where the dataset is still to be made
 GPU_BYTES = 80 << 30  # of a GPU that nobody has looked at
@@ -33,13 +36,16 @@ def sized(model: ModelConfig | None, inputs: Mapping[str, Facts], vocabulary: in
     """The model that is trained: the config's, or that of the checkpoint it begins with; None: nobody knows before it is opened."""
     if model is None:
         source = next((inputs[role] for role in ("continue", "checkpoint") if role in inputs), None)
-        if source is None:
-            model = model_config("bert-base")
-        elif source.get("model") is not None:
-            model = model_config(source["model"])
-        else:
+        said = "bert-base" if source is None else model_of(source)
+        if said is None:
             return None
+        model = model_config(said)
     return model if model.vocab_size else model.model_copy(update={"vocab_size": vocabulary})
+
+
+def model_of(facts: Facts) -> Any:
+    """What a training's facts say of its model: values, a name, or None."""
+    return facts.get("model") or (facts.get("config") or {}).get("model")
 
 
 def training_memory(
@@ -78,6 +84,7 @@ def ahead(
     taught = inputs.get("teacher")
     if taught is not None:  # forward alone
         work += 2.0 * float(taught.get("parameters") or weights)
+    work += BESIDE[device]
     memory = (0, 0) if model is None else training_memory(model, length, config.global_batch, execution, device, computer)
     cuda = device == "cuda"
     return Cost(
@@ -121,6 +128,7 @@ def afterwards(facts: Facts) -> Pace | None:
             inside = arithmetic.approximate_parameters(model)
             model = model.model_copy(update={"vocab_size": max(1, round((weights - inside) / model.word_width))})
         work = arithmetic.operations_per_token(model, float(facts["tokens"]) / max(1, int(facts["rows"])))
+    work += BESIDE[kind]
     seconds = tokens / float(speed) if speed else without_start(facts["seconds"], START[kind])
     width = int(facts.get("world_size") or 1) if kind == "cuda" else 1
     return Pace(amount=work * tokens, seconds=seconds, width=width, kind=kind, size=weights)

@@ -11,8 +11,8 @@ from pipeline.core.execution import Execution
 if TYPE_CHECKING:
     from pipeline.vocab.stage import VocabConfig
 
-START = 3.0
-SPEED = 1.5e6  # bytes of sampled text a second
+START = 2.5
+SPEED = 2.5e6  # bytes of sampled text a second
 USUAL_SIZE = 30_000  # pieces, where the config leaves it to the kind
 MEMORY = 6  # bytes held for a byte of the sample: words and their counts, candidates
 

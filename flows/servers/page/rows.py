@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.graph import record, slots
-from flows.night.journal import Journal
+from flows.night.journal import Champion, Journal
 from flows.servers import state
 from flows.servers.page import files
 from flows.tracking import links
@@ -205,19 +205,15 @@ def _counted(held: Iterable[str]) -> str:
 
 def trends(runs: Path) -> list[tuple[str, str]]:
     """The trend pages of nights: whose, and where."""
-    found = sorted({*runs.glob("*/trend.html"), *runs.glob(f"{files.NIGHT}/*/trend.html")})
-    places = [path.relative_to(runs).as_posix() for path in found]
-    return [(Path(place).parent.name.removeprefix(".") or place, place) for place in places if files.find(runs, place)]
+    places = [path.relative_to(runs).as_posix() for path in sorted(runs.glob("*/trend.html"))]
+    return [(Path(place).parent.name.removeprefix("."), place) for place in places if files.find(runs, place)]
 
 
-def champion(runs: Path) -> list[tuple[str, str]]:
-    """What the nights say of the champion, as lines; empty if there is none."""
-    changes = Journal(runs).changes()
-    if not changes:
-        return []
-    now = changes[-1]
-    scores = [(task, f"{score:.1f}") for task, score in now.champion.scores.items()]
-    return [("checkpoint", now.champion.told), ("since", moment(now.time)), ("why", now.why), *scores]
+def champion(runs: Path) -> Champion | None:
+    """Whom the night's journal names as the best checkpoint."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return Journal(runs).champion()
+    return None
 
 
 def _mlflow(runs: Path, artifact: Path, addresses: Mapping[str, Any]) -> str | None:

@@ -37,7 +37,7 @@ run: {{device: cpu}}
 SUMMARIES: dict[str, dict[str, Any]] = {
     "corpus": {"bytes": 40_000, "documents": 14},
     "vocab": {"size": 2000, "sample_bytes": 36_000, "bytes_per_piece": 3.5},
-    "dataset": {"tokens": 11_000, "mean_length": 60.0, "length": 64, "vocab_size": 2000, "copies": 4},
+    "dataset": {"tokens": 11_000, "mean_length": 60.0, "length": 64, "copies": 4},
     "pretrain": {"parameters": 750_000, "tokens_per_second": 2400.0, "steps": 100, "device": "cpu", "world_size": 1},
     "finetune": {"metrics": {"accuracy": 0.5}},
     "evaluate": {"metrics": {"accuracy": 0.5}},
@@ -142,6 +142,16 @@ def test_an_artifact_that_tells_nothing_costs_the_estimate_and_nothing_else(plac
     _, found = planned(place, "pretrain.steps=300", "corpus.heldout_fraction=0.1")
     assert found["pretrain"].seconds == 50.0
     assert found["corpus"].seconds == 5.0
+
+
+def test_what_a_made_artifact_does_not_tell_follows_from_its_inputs(place: Path) -> None:
+    """The dataset's summary of an earlier version has no vocabulary, a training's no model."""
+    made(planned(place)[0])
+    _, found = planned(place, "pretrain.steps=150", "finetune.epochs=9")
+    assert found["pretrain"].basis == "scaled"
+    weights = arithmetic.approximate_parameters(presets()["bert-tiny"].model_copy(update={"vocab_size": 2000}))
+    assert found["pretrain"].disk_bytes == 12 * weights * 3
+    assert found["finetune"].memory_bytes == planned(place, name="anew")[1]["finetune"].memory_bytes
 
 
 def test_disk_grows_with_what_is_kept_and_memory_with_the_model(place: Path) -> None:
