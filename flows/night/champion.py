@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shutil
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from pipeline.core.checkpoints import is_checkpoint
 from pipeline.core.errors import ClozeError, UsageError
 
 if TYPE_CHECKING:
+    from flows.night.looking import Found
     from flows.tracking.registry import Registry, Version
 
 COPIES = "champions"  # below the journal's directory
@@ -83,21 +86,19 @@ def tell(journal: Journal, registry: Registry) -> Version | None:
     champion = journal.champion()
     if champion is None or journal.version() is not None:
         return None
-    version = registry.find(champion.key)
-    if version is None:
-        path = place(journal, champion)
-        if path is None:
-            raise ClozeError(
-                f"the champion's checkpoint {champion.checkpoint} is gone, so MLflow cannot be given it; roll back or wait for the next"
-            )
-        version = registry.register(
-            path,
-            fingerprint=champion.key,
-            metrics={f"night/{task}": score for task, score in champion.scores.items()},
-            tags={"cloze.run": champion.run, "cloze.step": str(champion.step)},
-            step=champion.step,
-            build=champion.build or None,
+    path = place(journal, champion)
+    if path is None and registry.find(champion.key) is None:
+        raise ClozeError(
+            f"the champion's checkpoint {champion.checkpoint} is gone, so MLflow cannot be given it; roll back or wait for the next"
         )
+    version = registry.register(
+        path or champion.checkpoint,
+        fingerprint=champion.key,
+        metrics=_metrics(champion.scores),
+        tags={"cloze.run": champion.run, "cloze.step": str(champion.step)},
+        step=champion.step,
+        build=champion.build or None,
+    )
     alias = registry.champion()
     if alias is None or alias.number != version.number:
         last = journal.changes()[-1]
@@ -105,6 +106,23 @@ def tell(journal: Journal, registry: Registry) -> Version | None:
             registry.promote(version, last.why)
     journal.append({"kind": REGISTERED, "time": time.time(), "key": champion.key, "version": version.number})
     return version
+
+
+def log_scores(registry: Registry, found: Found, scores: Mapping[str, float]) -> None:
+    """Give a checkpoint's scores to its version, if MLflow has one of it: trainings register what they keep.
+
+    Raises:
+        ClozeError: MLflow does not answer.
+    """
+    if registry.find(found.key) is not None:
+        registry.register(
+            found.path, fingerprint=found.key, metrics=_metrics(scores), step=found.step, build=found.build or None
+        )
+
+
+def _metrics(scores: Mapping[str, float]) -> dict[str, float]:
+    """By names that MLflow takes."""
+    return {f"night/{re.sub('[^A-Za-z0-9_./: -]', '', task)}": score for task, score in scores.items()}
 
 
 def settle(journal: Journal) -> list[str]:

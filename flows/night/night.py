@@ -162,8 +162,8 @@ class Night:
         outcome.told = outcome.sentence(len(failed))
         self.journal.append(self._journal_line(failed, promoted))
         outcome.trend = str(trend.write(self.journal, settings.timezone))
-        if outcome.champion is not None and self.journal.version() is None:
-            self._ask_mlflow(lambda registry: champion.tell(self.journal, registry))
+        if ready or (outcome.champion is not None and self.journal.version() is None):
+            self._ask_mlflow(lambda registry: self._tell(registry, ready))
         if session is not None:
             facts = {"new": len(outcome.choice.new), "promoted": outcome.promoted_one, "why": outcome.why}
             recording.record(self.runs, self.started, outcome.evaluated, facts, outcome.trend)
@@ -207,6 +207,11 @@ class Night:
             call(Registry(self.runs))
         except ClozeError as error:
             self._note(f"{champion.in_short(error)}; until it does, the champion is what {self.journal.path} says")
+
+    def _tell(self, registry: Registry, ready: Mapping[str, answers.Scores]) -> None:
+        champion.tell(self.journal, registry)
+        for label, scores in ready.items():
+            champion.log_scores(registry, self.candidates[label], scores.hundredths())
 
     def _note(self, sentence: str) -> None:
         self.outcome.notes.append(sentence)

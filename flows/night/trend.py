@@ -15,7 +15,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from flows.night.journal import Change, Journal
 from flows.report.plots import BLUE, GREEN, INK, MUTED, ORANGE, RED, STYLE, svg
@@ -71,10 +71,13 @@ def render(nights: Sequence[Mapping[str, Any]], changes: Sequence[Change], zone:
     times = [_time(night["started"], zone) for night in worked]
     tasks = _points(worked)
     champion = changes[-1].champion if changes else None
+    names = dict.fromkeys(point.series for _, points in tasks.values() for point in points)
+    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
+    champions = {change.champion.key for change in changes}
     charts = []
     for task, (unit, points) in tasks.items():
         reign = [] if task == PERPLEXITY else _reigns(task, changes, worked)
-        charts.append((task, unit, _chart(unit, points, reign, {change.champion.key for change in changes}, times)))
+        charts.append((task, unit, _chart(unit, points, reign, champions, times, colours)))
     environment = templates_in(TEMPLATES)
     environment.filters["short"] = short
     return environment.get_template("trend.html").render(
@@ -130,15 +133,19 @@ def _reigns(task: str, changes: Sequence[Change], nights: Sequence[Mapping[str, 
 
 
 def _chart(
-    unit: str, points: Sequence[Point], reign: Sequence[tuple[float, float]], champions: set[str], times: Sequence[str]
+    unit: str,
+    points: Sequence[Point],
+    reign: Sequence[tuple[float, float]],
+    champions: set[str],
+    times: Sequence[str],
+    colours: Mapping[str, str],
 ) -> str:
-    """By step on the left, by night on the right, with one scale."""
+    """By step on the left, by night on the right, with one scale. Args: colours: by series, the same on all charts."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.4, 3.1), layout="constrained")
         by_step, by_night = figure.subplots(1, 2, sharey=True)
-        names = list(dict.fromkeys(point.series for point in points))
-        for number, name in enumerate(names):
-            colour = COLOURS[number % len(COLOURS)]
+        for name in dict.fromkeys(point.series for point in points):
+            colour = colours[name]
             mine = sorted((point for point in points if point.series == name), key=lambda point: (point.step, point.night))
             newest = {point.step: point for point in mine}.values()  # of a step that was looked at twice
             style = {"color": colour, "marker": "o", "markersize": 4, "linewidth": 1.3, "elinewidth": 0.8, "capsize": 2}
@@ -158,6 +165,9 @@ def _chart(
             by_night.legend(loc="lower right")
         if unit == PERPLEXITY_UNIT:
             by_step.set_yscale("log")
+            by_step.yaxis.set_major_locator(MaxNLocator(nbins=5))
+            by_step.yaxis.set_minor_locator(NullLocator())
+            by_step.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
         _finish(by_step, by_night, unit, times)
         page = svg(figure)
     for colour, name in SCREEN.items():

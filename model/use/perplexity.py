@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field
 
 from pipeline.core.config import StageConfig
-from pipeline.core.humanize import figures
+from pipeline.core.humanize import short
 from pipeline.core.stage import Build, Input, Outcome, Stage
 
 VERSION = 1
@@ -46,5 +46,5 @@ STAGE = Stage(
     run=run,
     inputs={"checkpoint": Input(kinds=("pretrain",), required=True), "dataset": Input(kinds=("dataset",), required=True)},
     worker="model",
-    headline=lambda summary: figures(summary["metrics"]),
+    headline=lambda summary: ", ".join(f"{name} {short(value)}" for name, value in summary["metrics"].items()),
 )

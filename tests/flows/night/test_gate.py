@@ -63,6 +63,15 @@ def test_better_on_one_task_and_within_noise_on_another_takes_over() -> None:
     assert "95% intervals, together" in decision.why
 
 
+def test_the_intervals_of_several_tasks_hold_together() -> None:
+    """Of ten tasks each has the level 99.5 %, so that ten do not open or close the gate by their number."""
+    one, other = answers(0.8, 0.8), answers(0.82, 0.82, seed=1)
+    alone = decide({"t": one}, {"t": other}).comparisons[0]
+    many = decide({str(n): one for n in range(10)}, {str(n): other for n in range(10)}).comparisons[0]
+    assert many.difference == alone.difference
+    assert many.high - many.low > 1.2 * (alone.high - alone.low)
+
+
 def test_not_worse_is_enough_only_where_that_was_asked_for() -> None:
     champion, candidate = {"sst2": answers(0.8, 0.81)}, {"sst2": answers(0.805, 0.81, seed=1)}
     assert not decide(champion, candidate).promoted
