@@ -38,6 +38,7 @@ def run_options(command: Command) -> Command:
     for decorate in (
         json_option,
         click.option("--force", multiple=True, metavar="NODE", help="Run NODE again, whatever is there."),
+        click.option("--until", multiple=True, metavar="NODE", help="Run NODE and what it needs, and nothing else."),
         click.option("--only", multiple=True, metavar="NODE", help="Run NODE alone; its inputs must be there."),
         click.option(
             "--from", "start_from", multiple=True, metavar="NODE", help="Run NODE and all that needs it, whatever is there."
@@ -53,7 +54,7 @@ def parameters_of(**values: Any) -> RunParameters:
     """Args: values: of `run_options`, without `--json`."""
     from flows.session import RunParameters
 
-    nodes = {name: list(values[name]) for name in ("force", "only", "start_from")}
+    nodes = {name: list(values.get(name) or ()) for name in ("force", "only", "until", "start_from")}
     return RunParameters.model_validate({**values, **nodes})
 
 

@@ -40,7 +40,8 @@ def _of_profile() -> str | None:
         if "PREFECT_API_URL" in (home / "profiles.toml").read_text(encoding="utf-8"):
             from prefect.settings import PREFECT_API_URL  # takes a second, so only where it is worth it
 
-            return PREFECT_API_URL.value()
+            named: str | None = PREFECT_API_URL.value()
+            return named
     return None
 
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
-from flows.graph import addresses, record
+from flows.graph import record
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.lock import is_held
@@ -37,8 +36,7 @@ def cancel(runs: Path, name: str, told: Callable[[str], None] = lambda line: Non
     if found["host"] != socket.gethostname():
         raise UsageError(f"run {name} runs on {found['host']} (process {found['pid']}); cancel it there, or in Prefect's UI")
     grace = _grace(found)
-    if found.get("prefect"):
-        _tell_prefect(runs, found["prefect"])
+    record.ask_to_cancel(found)
     told(f"process {found['pid']} is asked to end; its trainings have {grace:.0f} s to save a checkpoint")
     with suppress(ProcessLookupError):
         os.kill(found["pid"], signal.SIGTERM)
@@ -52,19 +50,6 @@ def cancel(runs: Path, name: str, told: Callable[[str], None] = lambda line: Non
             )
         record.mark_dead(runs)
     return record.read(runs, name)
-
-
-def _tell_prefect(runs: Path, flow_run_id: str) -> None:
-    """The flow run is being cancelled, so that it will end Cancelled and not Crashed; nothing where no server answers."""
-    api = addresses.api(runs)
-    if api is None or not addresses.answers(api):
-        return
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-    from prefect.states import Cancelling
-
-    with suppress(Exception), temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
-        client.set_flow_run_state(UUID(flow_run_id), Cancelling(message="`cloze cancel`"), force=True)
 
 
 def _grace(found: Mapping[str, Any]) -> float:

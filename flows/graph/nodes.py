@@ -108,7 +108,7 @@ def with_what_follows(nodes: Mapping[str, Node], names: Collection[str]) -> set[
 def with_what_leads_to(nodes: Mapping[str, Node], names: Collection[str]) -> set[str]:
     """The nodes of those names and all that they need. `nodes` are in an order in which inputs come first."""
     found = set(names)
-    for name in reversed(nodes):
+    for name in reversed(list(nodes)):
         if name in found:
             found.update(nodes[name].after)
     return found

@@ -126,12 +126,18 @@ class RunRecord:
         if time.monotonic() - self._written > SECONDS:
             self.write()
 
+    @property
+    def cancel_asked(self) -> bool:
+        """Whether whoever ends this run's process means to cancel it."""
+        return _cancel_mark(self.path).exists()
+
     def end(self, state: str, error: str | None = None) -> None:
         """The run is over."""
         for node in self.content["nodes"].values():
             if node["state"] in (RUNNING, WAITING):
                 node["state"] = STOPPED if node["state"] == RUNNING else SKIPPED
         self.update(state=state, ended=time.time(), error=error)
+        _cancel_mark(self.path).unlink(missing_ok=True)
 
 
 def _left(begun: tuple[float, float], done: float, total: float | None) -> float | None:
@@ -139,6 +145,15 @@ def _left(begun: tuple[float, float], done: float, total: float | None) -> float
     if total is None or done <= first:
         return None
     return round((total - done) * (time.time() - since) / (done - first), 1)
+
+
+def ask_to_cancel(record: Mapping[str, Any]) -> None:
+    """Tell the process of a run that it is not killed, but cancelled. Args: record: as it was read."""
+    _cancel_mark(Path(record["path"])).touch()
+
+
+def _cancel_mark(path: Path) -> Path:
+    return path.with_suffix(".cancel")
 
 
 def records_in(directory: Path) -> list[Path]:

@@ -22,6 +22,7 @@ from pipeline.core.worker import LOGS
 
 STAGE = "pretrain"
 STEPS, COMPLETE = "checkpoints", "checkpoint.json"  # below a training; in a checkpoint, written last
+EVERY = "milestone_every"  # of a training's config, as MILESTONES is
 NEWEST, MILESTONES, ALL = "newest", "milestones", "all"
 _STEP = re.compile(r"step-(\d+)")
 
@@ -106,7 +107,7 @@ def _of_training(training: Path, runs: Path) -> Iterator[Found]:
             if named:
                 marks.append((int(named[1]), mark.parent, mark.stat().st_mtime))
     made_from = _made_from(inputs)
-    milestones = {int(step) for step in config.get(MILESTONES) or ()}
+    milestones, every = {int(step) for step in config.get(MILESTONES) or ()}, config.get(EVERY)
     for step, place, written in marks:
         yield Found(
             key=f"{fingerprint}/{STEPS}/{place.name}",
@@ -116,7 +117,7 @@ def _of_training(training: Path, runs: Path) -> Iterator[Found]:
             build=build,
             step=step,
             written=written,
-            milestone=step in milestones,
+            milestone=step in milestones or (every is not None and step % int(every) == 0),
             newest=step == marks[-1][0],
             made_from=made_from,
         )

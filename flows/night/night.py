@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.graph import plan
-from flows.night import answers, champion, looking, mlflow, trend
+from flows.night import answers, champion, looking, recording, trend
 from flows.night.gate import Decision, decide
 from flows.night.journal import NIGHT, Champion, Journal
 from flows.night.looking import Choice, Found
@@ -137,7 +137,7 @@ class Night:
         ready = {label: scores[label] for label in self.candidates if label in scores and label not in failed}
         promoted: Champion | None = None
         if ready:
-            label = max(ready, key=lambda name: (ready[name].mean, name))
+            label = max(ready, key=lambda name: (ready[name].mean, self.candidates[name].written))  # of equal ones the newest
             found = self.candidates[label]
             outcome.candidate = found.key
             if before is None:
@@ -166,7 +166,7 @@ class Night:
             self._ask_mlflow(lambda registry: champion.tell(self.journal, registry))
         if session is not None:
             facts = {"new": len(outcome.choice.new), "promoted": outcome.promoted_one, "why": outcome.why}
-            mlflow.record(self.runs, self.started, outcome.evaluated, facts, outcome.trend)
+            recording.record(self.runs, self.started, outcome.evaluated, facts, outcome.trend)
         return outcome
 
     def _scores(self, session: Session) -> tuple[dict[str, answers.Scores], dict[str, str]]:

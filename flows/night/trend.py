@@ -37,6 +37,7 @@ SCREEN = {
     RED: "var(--red)",
     GREEN: "var(--green)",
 }
+NONSENSE = 1e6  # a perplexity far above that of guessing: of weights that are destroyed; it is listed and not drawn
 PERPLEXITY, PERPLEXITY_UNIT = "held-out perplexity", "perplexity"
 
 
@@ -106,7 +107,7 @@ def _points(nights: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, list[Po
             unit = f"{score['metric'].replace('_', ' ')} × 100"
             point = Point(**place, value=100 * score["mean"], deviation=100 * score["deviation"])
             found.setdefault(task, (unit, []))[1].append(point)
-        if result["perplexity"] is not None:
+        if result["perplexity"] is not None and result["perplexity"] < NONSENSE:
             perplexity.append(Point(**place, value=result["perplexity"]))
     return found | ({PERPLEXITY: (PERPLEXITY_UNIT, perplexity)} if perplexity else {})
 

@@ -1,4 +1,4 @@
-"""What Prefect does by itself: it marks runs whose process is silent as crashed, and tells of runs that failed.
+"""What Prefect does by itself: it marks runs whose process is silent as crashed, and tells of runs that failed and of nights with news.
 
 Both look at flow runs with our tag only: other flows on the same server may have other ideas of how long they may be silent.
 """
@@ -27,7 +27,10 @@ from pipeline.core.errors import UsageError
 TAG = "cloze"
 NOTIFY = "CLOZE_NOTIFY"
 SILENT_SECONDS = 90  # three heartbeats
-LOST, FAILED = "cloze: lost runs crash", "cloze: failed runs are told"
+LOST, FAILED, NIGHT = "cloze: lost runs crash", "cloze: failed runs are told", "cloze: nights with news are told"
+EVALUATED = (
+    "Evaluated"  # the completed state of a night on which something was evaluated; its message has the trend page's address
+)
 BLOCK = "cloze-notify"
 _DOCUMENT = re.compile(r"[a-z0-9-]+/[A-Za-z0-9._-]+")
 
@@ -53,13 +56,16 @@ def wanted(client: SyncPrefectClient, notify: str | None = None) -> list[Automat
         UsageError: `notify` is neither, or there is no such block.
     """
     notify = os.environ.get(NOTIFY, "") if notify is None else notify
-    return [_lost(), *([_failed(_action(client, notify.strip()))] if notify.strip() else [])]
+    if not notify.strip():
+        return [_lost()]
+    action = _action(client, notify.strip())
+    return [_lost(), _told(FAILED, ("Failed", "Crashed", "TimedOut"), action), _told(NIGHT, (EVALUATED,), action)]
 
 
 def _lost() -> AutomationCore:
     ends = {
         f"prefect.flow-run.{name}"
-        for name in ("Completed", "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Suspended", "Paused")
+        for name in ("Completed", EVALUATED, "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Suspended", "Paused")
     }
     return AutomationCore(
         name=LOST,
@@ -67,8 +73,8 @@ def _lost() -> AutomationCore:
         trigger=EventTrigger(
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", *ends},
-            match={"prefect.resource.id": "prefect.flow-run.*"},  # type: ignore[arg-type]
-            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},  # type: ignore[arg-type]
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
@@ -76,20 +82,23 @@ def _lost() -> AutomationCore:
         ),
         actions=[
             ChangeFlowRunState(
-                state=StateType.CRASHED, name=None, message="its process is gone: no sign of life; retry it to go on"
+                state=StateType.CRASHED,
+                name=None,
+                message="its process is gone: no sign of life; retry it to go on",
+                force=False,
             )
         ],
     )
 
 
-def _failed(action: SendNotification | CallWebhook) -> AutomationCore:
+def _told(name: str, states: tuple[str, ...], action: SendNotification | CallWebhook) -> AutomationCore:
     return AutomationCore(
-        name=FAILED,
+        name=name,
         description=f"Set up by `cloze deploy` from ${NOTIFY}.",
         trigger=EventTrigger(
-            expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut"},
-            match={"prefect.resource.id": "prefect.flow-run.*"},  # type: ignore[arg-type]
-            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},  # type: ignore[arg-type]
+            expect={f"prefect.flow-run.{state}" for state in states},
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},
             for_each={"prefect.resource.id"},
             posture=Posture.Reactive,
             threshold=1,
@@ -129,7 +138,7 @@ def _saved(block: Block) -> UUID:
 
 def apply(client: SyncPrefectClient, automations: list[AutomationCore]) -> list[str]:
     """Make the server's automations of ours those; their names."""
-    for name in (LOST, FAILED):
+    for name in (LOST, FAILED, NIGHT):
         here = client.read_automations_by_name(name)
         core = next((found for found in automations if found.name == name), None)
         for extra in here[1 if core else 0 :]:

@@ -16,12 +16,11 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.prefect import automations, lint
+from flows.prefect import PREFECT_YAML, automations, lint
 from pipeline.core.errors import ClozeError, UsageError
 
-PREFECT_YAML = Path(__file__).parent.parent.parent / "prefect.yaml"
 HOME = "CLOZE_HOME"
-TAG = automations.TAG
+OURS = "flows.prefect."  # entrypoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +114,13 @@ def _names(client: SyncPrefectClient, pool: str) -> list[str]:
 
 
 def _removed(client: SyncPrefectClient, wanted: Mapping[str, Mapping[str, Any]], pool: str) -> list[str]:
-    """Delete deployments of our pool and tag that the file has no more, or has with another flow."""
+    """Delete deployments of our flows in our pool that the file has no more, or has with another flow; the user's own stay."""
     removed = []
     for name, deployment in _ours(client, pool):
         entry = wanted.get(deployment.name)
         if entry is not None and entry["entrypoint"] == deployment.entrypoint:
             continue
-        if TAG in deployment.tags or str(deployment.entrypoint).startswith("flows.prefect."):
+        if str(deployment.entrypoint).startswith(OURS):
             client.delete_deployment(deployment.id)
             removed.append(name)
     return removed

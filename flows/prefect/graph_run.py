@@ -100,7 +100,9 @@ def made_in_tasks(session: Session, retries: int) -> State[Any]:
                         session.attempt(step)
                         continue
                     needed = [futures[name] for name in step.after if name in futures]
-                    futures[step.name] = node_of(step, retries).submit(step.name, step.why or "nothing to do", wait_for=needed)
+                    futures[step.name] = node_of(step, retries).submit(
+                        step.name, step.why or "nothing to do", return_state=False, wait_for=needed
+                    )
                 _wait(session, futures)
         finally:
             RUNNING.reset(token)
@@ -140,10 +142,10 @@ def _ended_in_peace(session: Session, futures: Mapping[str, PrefectFuture[Any]],
     try:
         yield
     except BaseException as error:
+        cancel_asked = session.record is not None and session.record.cancel_asked
         session.stop()
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            with contextlib.suppress(ValueError):  # not in the main thread
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who asks twice is not quicker
+        with contextlib.suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who asks twice is not quicker
         for future in futures.values():
             future.wait()
         if isinstance(error, Exception):
@@ -151,7 +153,7 @@ def _ended_in_peace(session: Session, futures: Mapping[str, PrefectFuture[Any]],
         saved = next((str(found) for found in session.failures.values() if isinstance(found, Stopped)), "")
         if orphans.is_orphan():
             end: State[Any] = Crashed(message=f"its worker is gone{saved and f': {saved}'}")
-        elif _is_cancelled(started):
+        elif started or cancel_asked or _is_cancelled():
             end = Cancelled(message=saved or "cancelled")
         else:
             raise  # Prefect has its own ways with what its workers and supervisors do
@@ -160,8 +162,8 @@ def _ended_in_peace(session: Session, futures: Mapping[str, PrefectFuture[Any]],
         raise Abort(end.message) from None
 
 
-def _is_cancelled(started: bool) -> bool:
+def _is_cancelled() -> bool:
     with contextlib.suppress(Exception), get_client(sync_client=True) as client:
         state = client.read_flow_run(flow_run.id).state
-        return started or (state is not None and (state.is_cancelling() or state.is_cancelled()))
+        return state is not None and (state.is_cancelling() or state.is_cancelled())
     return False

@@ -19,10 +19,13 @@ from rich.console import Console
 
 from flows.graph import addresses, overrides, plan, schedule
 from flows.night import night, suite
+from flows.night.journal import DIRECTORY
 from flows.night.outcome import Outcome
+from flows.night.trend import FILE
 from flows.prefect import node as nodes
 from flows.prefect import orphans
 from flows.prefect import parameters as form
+from flows.prefect.automations import EVALUATED
 from flows.prefect.graph_run import OPTIONS, made_in_tasks
 from flows.prefect.telling import Teller
 from flows.session import Session
@@ -74,8 +77,10 @@ def nightly_evaluation(
         get_run_logger().error("%s", error)
         return Failed(message=masked(str(error)))
     if outcome.errors:
-        return Failed(message=masked(schedule.sentence(schedule.told(outcome.errors))))
-    return Completed(message=masked(outcome.summary))
+        return Failed(message=masked(f"{schedule.sentence(schedule.told(outcome.errors))}; trend: {link(outcome)}"))
+    if not outcome.evaluated:
+        return Completed(message=masked(outcome.summary))
+    return Completed(name=EVALUATED, message=masked(f"{outcome.summary}; trend: {link(outcome)}"))
 
 
 def _hold(config: str, since: str | None, values: dict[str, Any], retries: int) -> Outcome:
@@ -117,7 +122,7 @@ def _page(outcome: Outcome) -> str:
 def link(outcome: Outcome) -> str:
     """The trend page's address: on the page of runs where there is one, else the file's."""
     page = addresses.page(plan.runs_directory())
-    return f"{page}/trend" if page else f"file://{outcome.trend}"
+    return f"{page}/files/{DIRECTORY}/{FILE}" if page else f"file://{outcome.trend}"
 
 
 def _row(result: dict[str, Any]) -> str:

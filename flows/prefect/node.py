@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -65,6 +66,10 @@ def node(name: str, why: str) -> State[Any]:
             return Cancelled(message=str(error) or _unsaved(step, told))
         except ClozeError as error:
             log.error("%s", error)
+            raise type(error)(masked(str(error))) from None  # Prefect makes the state's message of it
+        except Exception as error:
+            if masked(str(error)) != str(error):
+                raise RuntimeError(masked(f"{type(error).__name__}: {error}")) from None
             raise
     line = headline(result.manifest)
     page = node_page(session, step, result, told.build_id)
@@ -156,6 +161,8 @@ class OneSentence(logging.Filter):
         if isinstance(error, (ClozeError, FailedRun)) or record.getMessage().startswith("Finished in state NotReady"):
             return False  # the flow says it in a sentence
         record.msg, record.args = masked(record.getMessage()), ()
+        if error is not None:
+            record.exc_text, record.exc_info = masked("".join(traceback.format_exception(error))), None
         return True
 
 

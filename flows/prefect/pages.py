@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from flows.tracking import links
 from flows.tracking.spool import tracking_uri
 from pipeline.core.execute import Result
 from pipeline.core.humanize import duration, short
+from pipeline.core.secrets import masked
 
 MOST_ROWS = 200
 
@@ -49,13 +50,15 @@ def node_page(session: Session, step: plan.Step, result: Result, build_id: str |
     elif mlflow:
         places.append(f"MLflow: [{mlflow}]({mlflow})")
     else:
-        places.append(f"MLflow: `{tracking_uri(plan.runs_directory())}`")
+        places.append(f"MLflow: `{masked(tracking_uri(plan.runs_directory()))}`")
     page = addresses.page(plan.runs_directory())
     if page:
         places.append(f"run: [{session.config.name}]({page}/runs/{quote(session.config.name)})")
     report = manifest.summary.get("report")
     if report:
-        places.append(f"report: `{Path(result.artifact).resolve() / report}`")
+        file = Path(result.artifact).resolve() / report
+        below = f"{page}/files/{quote(f'{session.config.name}/{Path(result.artifact).name}/{report}')}"
+        places.append(f"report: [{report}]({below})" if page else f"report: `{file}`")
     facts = [("made in", duration(manifest.seconds)), ("rows", f"{manifest.rows:,}" if manifest.rows else "")]
     figures = [*facts, *flat(manifest.summary), *((f"count {key}", f"{n:,}") for key, n in manifest.counters.items())]
     rows = [(name, value) for name, value in figures if value != ""]
@@ -74,7 +77,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str
             yield name, short(value)
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:MOST_ROWS]]
     if len(rows) > MOST_ROWS:

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 3.0
 WORKER_SECONDS = 15.0  # that a worker has to end a cancelled run by itself
 LAST_SECONDS = 5.0  # for what is still to be told when the run ends
-Job = Callable[["SyncPrefectClient"], None]
+Job = Callable[["SyncPrefectClient"], object]
 
 
 class Teller:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import tags
 
 from flows.graph import schedule
-from flows.prefect.deploy import TAG
+from flows.prefect.automations import TAG
 from flows.prefect.full_run import full_run
 from flows.prefect.graph_run import ACTIVE
 from flows.session import Session
@@ -25,7 +25,8 @@ def run_flow(session: Session) -> None:
     token = ACTIVE.set(session)
     try:
         with tags(TAG):
-            state = full_run(**{**parameters, "overrides": masked(parameters["overrides"])}, return_state=True)
+            given = {**parameters, "overrides": masked(parameters["overrides"]), "retries": 0}  # as often as the config says
+            state = full_run(**given, return_state=True)
     except BaseException as error:
         if isinstance(error, Exception):
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,8 +22,11 @@ from flows.servers import processes
 from flows.servers.services import Service
 from pipeline.core.processes import PARENT_PID, ending
 
-QUICK_SECONDS = 60.0  # a server that dies before that has died quickly
+QUICK_SECONDS = 60.0  # a server that dies before that, or before it was up, has died quickly
 QUICK_DEATHS = 5  # in a row; then it is given up
+PATIENCE_SECONDS = 150.0  # for a server to come up
+MOST_CHARACTERS = 200  # of a log's last words
+_ERROR = re.compile(r"\(?[\w.]*(Error|Exception)\b.*")  # a traceback's last line; what libraries add below it says less
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 
 
@@ -44,6 +48,7 @@ class Child:
         self.server: int | None = None  # its number, below its guardian's
         self.told: list[str] = []
         self._quick, self._not_before, self._begun = 0, 0.0, 0.0
+        self._up_since_begun = False
         self._cleaning: threading.Thread | None = None
 
     def tend(self, ready: bool) -> None:
@@ -63,9 +68,14 @@ class Child:
         fine = self.server is not None and (self.service.health is None or answers(self.service.health))
         if self.process is process and self.state in ("starting", "up", "silent"):
             if fine:
-                self.state, self.has_been_up = "up", True
+                self.state, self.has_been_up, self._up_since_begun = "up", True, True
             elif self.state == "up":
                 self.state = "silent"
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it has been coming up for so long, or has failed at it, that others need not wait for it."""
+        return not self.has_been_up and (self.restarts > 0 or time.monotonic() > self._begun + PATIENCE_SECONDS)
 
     def ask_to_end(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -118,6 +128,7 @@ class Child:
                 start_new_session=True,  # Ctrl-C in the terminal reaches the supervisor alone
             )
         self._begun, self.since, self.server = time.monotonic(), time.time(), None
+        self._up_since_begun = False
         self.state = "starting"
 
     def _died(self, code: int) -> None:
@@ -126,12 +137,13 @@ class Child:
         self._cleaning = threading.Thread(target=self._end_leftovers, daemon=True)
         self._cleaning.start()
         how = ending(128 - code if code > 128 else code)
-        self._quick = self._quick + 1 if time.monotonic() < self._begun + QUICK_SECONDS else 1
-        self.last = f"{how}{last_line(self.log)}"
+        quickly = not self._up_since_begun or time.monotonic() < self._begun + QUICK_SECONDS
+        self._quick = self._quick + 1 if quickly else 1
+        self.last = f"{how}{last_words(self.log)}"
         if self._quick >= QUICK_DEATHS:
             self.state = "given up"
             self.told.append(
-                f"{self.service.title} {how} {QUICK_DEATHS} times in a row and is given up{last_line(self.log)}; see {self.log}"
+                f"{self.service.title} {how} {QUICK_DEATHS} times in a row and is given up{last_words(self.log)}; see {self.log}"
             )
             return
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._quick - 1))
@@ -155,15 +167,16 @@ def answers(url: str) -> bool:
         return False
 
 
-def last_line(log: Path) -> str:
-    """The last thing that a log says, in brackets and cut to a line."""
+def last_words(log: Path) -> str:
+    """The last error that a log names, else its last line, in brackets and cut to a line."""
     try:
         with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - 4096))
+            stream.seek(max(0, log.stat().st_size - 16384))
             lines = [line.strip() for line in stream.read().decode("utf-8", "replace").splitlines() if line.strip()]
     except OSError:
         return ""
-    return f" ({lines[-1][:200]})" if lines else ""
+    told = next((line for line in reversed(lines) if _ERROR.match(line)), lines[-1] if lines else "")
+    return f" ({told[:MOST_CHARACTERS]})" if told else ""
 
 
 def _server_of(guardian: int) -> int | None:

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.graph import plan
+from flows.prefect import PREFECT_YAML
 from flows.servers import ports, processes, state
-from flows.servers.deployments import PREFECT_YAML
 from flows.servers.services import grace_seconds, mlflow_elsewhere, services
 from flows.servers.supervisor import Supervisor
 from flows.views import terminal

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.graph import sweep
-from flows.servers.services import POOL, overlaid
-from pipeline.core.errors import ClozeError
+from flows.servers.services import POOL
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
 
-PREFECT_YAML = Path(__file__).parent.parent.parent / "prefect.yaml"
 POLL_SECONDS = 0.5
 
 
@@ -32,29 +27,15 @@ def client(api: str) -> Iterator[SyncPrefectClient]:
         yield found
 
 
-def send(environment: Mapping[str, str]) -> None:
-    """The work pool and all deployments of `prefect.yaml`.
+def send(api: str) -> list[str]:
+    """The work pool, all deployments of `prefect.yaml` and the automations; the deployments as `flow/name`.
 
     Raises:
-        ClozeError: Prefect refuses.
+        ClozeError: Prefect refuses, or the file has a fault.
     """
-    for arguments in (
-        ["work-pool", "create", POOL, "--type", "process", "--overwrite"],
-        ["deploy", "--all", "--prefect-file", str(PREFECT_YAML)],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
-            env=overlaid(environment), capture_output=True, text=True, check=False, cwd=PREFECT_YAML.parent,
-        )  # fmt: skip
-        if done.returncode:
-            raise ClozeError(f"prefect {arguments[0]} failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+    from flows.prefect.deploy import deploy
 
-
-def names(api: str) -> list[str]:
-    """The deployments that the server knows, as `flow/deployment`."""
-    with client(api) as server:
-        flows = {flow.id: flow.name for flow in server.read_flows()}
-        return sorted(f"{flows.get(found.flow_id, '?')}/{found.name}" for found in server.read_deployments())
+    return deploy(api).deployments
 
 
 def cancel_all(api: str, seconds: float) -> int:

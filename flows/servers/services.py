@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -146,8 +145,3 @@ def environment(runs: Path, prefect_port: int) -> dict[str, str]:
         processes.MARK: str(place),
         "CLOZE_RUNS": str(runs.resolve()),
     }
-
-
-def overlaid(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with `extra` over it."""
-    return {**os.environ, **extra}

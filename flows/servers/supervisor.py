@@ -96,7 +96,7 @@ class Supervisor:
     def _settled(self) -> bool:
         def settled(child: Child) -> bool:
             stuck = child.state == "waiting" and self._deploy_ended.is_set() and not self._ready(child.service)
-            return child.state in ("up", "given up") or stuck
+            return child.state in ("up", "given up") or stuck or (child.process is not None and child.is_slow)
 
         lost = self.children["prefect"].state == "given up"
         return all(settled(child) or (lost and child.service.after != ()) for child in self.children.values())
@@ -139,8 +139,7 @@ class Supervisor:
                 continue
             for _ in range(DEPLOY_TRIES):
                 try:
-                    deployments.send(self.environment)
-                    self.deployments = deployments.names(self.api)
+                    self.deployments = deployments.send(self.api)
                     self._deployed.set()
                     break
                 except Exception as failed:

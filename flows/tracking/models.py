@@ -40,6 +40,7 @@ CONFIG, TRAINING = "config.json", "training/"  # of a checkpoint, see model/chec
 NEWEST = "newest"  # alias of the version that was made last
 MODEL_ID = "cloze.model"  # names a LoggedModel as we do: the build and the step
 FINGERPRINT, CHECKPOINT, NODE, STEP = "cloze.fingerprint", "cloze.checkpoint", "cloze.node", "cloze.step"
+RUN_NAME = "cloze.run_name"  # whose node it is
 LOGGED = "cloze.model_id"  # of a version: its LoggedModel's id, which MLflow does not keep there
 VERSIONS = "mlflow.modelVersions"  # of a LoggedModel
 LOCK = "models.lock"
@@ -168,6 +169,7 @@ def version(client: MlflowClient, name: str, model: LoggedModel, tags: Mapping[s
             model.artifact_location,
             run_id=model.source_run_id,
             tags={**tags, LOGGED: model.model_id},
+            description=_description(tags),
             model_id=model.model_id,
         )
     if VERSIONS not in client.get_logged_model(model.model_id).tags:  # a server sets it, a client of the database does not
@@ -175,6 +177,12 @@ def version(client: MlflowClient, name: str, model: LoggedModel, tags: Mapping[s
     if all(int(each.version) <= int(made.version) for each in versions):
         client.set_registered_model_alias(name, NEWEST, made.version)
     return made
+
+
+def _description(tags: Mapping[str, str]) -> str:
+    """`RUN · NODE · step N`, as far as that is known."""
+    step = f"step {tags[STEP]}" if STEP in tags else ""
+    return " · ".join(part for part in (tags.get(RUN_NAME, ""), tags.get(NODE, ""), step) if part)
 
 
 def _model_name(checkpoint: Checkpoint) -> str:

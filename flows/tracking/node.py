@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from flows.graph import stages
 from flows.tracking import code, params
-from flows.tracking.models import Checkpoint
-from flows.tracking.spool import Point
+from flows.tracking.models import RUN_NAME, Checkpoint
+from flows.tracking.spool import Point, flatten
 from flows.tracking.system import Sampler
 from pipeline.core import artifact
 from pipeline.core.artifact import Manifest
@@ -28,6 +28,7 @@ DATA_STAGES = ("corpus", "dataset")  # whose artifacts MLflow calls datasets
 FILES = (".html", ".json", ".md", ".png", ".svg", ".tsv")  # of an artifact that MLflow gets, too
 FILE_BYTES = 5_000_000
 PROFILE = ("rows", "tokens", "documents", "bytes", "words", "mean_length", "masked_share", "padding_share", "length", "copies")
+BEST = "best"  # opens the name of a summary's best measurement on the way
 CHECKPOINT = "checkpoint"  # of a summary: where the artifact's checkpoint is
 
 
@@ -109,7 +110,7 @@ class NodeRecord(Reporter):
                 build=self.run,
                 node=facts.name,
                 step=step,
-                tags={"cloze.run_name": self._records.name, "cloze.build": self.run},
+                tags={RUN_NAME: self._records.name, "cloze.build": self.run},
             )
             here = [point for point in self._last if point[2] == step]
             self._spool.model(self.run, wanted, [*here, *figures], self._dataset)
@@ -138,14 +139,23 @@ class NodeRecord(Reporter):
                 self._spool.file(self.run, str(place / entry.path))
         self._spool.file(self.run, str(place / artifact.MANIFEST))
         self._read_files(manifest)
-        step, summary = int(manifest.summary.get("steps", 0)), dict(manifest.summary)
-        figures = {**summary.pop("metrics", {}), "seconds": result.seconds, **summary}
-        new = {name: value for name, value in figures.items() if name not in self._lines}
+        step = int(manifest.summary.get("steps", 0))
         compared = set(stages.figures(self._facts.stage, manifest.summary))
-        logged = [point for point in self._spool.metrics(self.run, new, step) if point[0] in compared]
-        self._spool.metrics(self.run, {"count": {key.replace("/", "."): n for key, n in manifest.counters.items()}}, step)
+        logged = [point for point in self._spool.metrics(self.run, self._once(result)) if point[0] in compared]
         if CHECKPOINT in manifest.summary:
             self.checkpoint(step, str(place / manifest.summary[CHECKPOINT]), logged)
+
+    def _once(self, result: Result) -> dict[str, Any]:
+        """The figures that have one value: at step 0, for MLflow draws bars of them there.
+
+        A training has curves, among which facts of its data would only be in the way; `manifest.json` has them.
+        """
+        manifest = result.manifest
+        summary = dict(manifest.summary)
+        figures: dict[str, Any] = {**summary.pop("metrics", {}), "seconds": result.seconds, **summary}
+        if self._lines:
+            return {name: value for name, value in flatten(figures) if name not in self._lines and not _is_nested(name)}
+        return {**figures, "count": {key.replace("/", "."): number for key, number in manifest.counters.items()}}
 
     def _read_files(self, manifest: Manifest) -> None:
         """Log the files that the config names: a task's examples, a corpus's sources."""
@@ -179,6 +189,10 @@ def status_of(error: BaseException | None) -> str:
         return "FINISHED"
     stopped = isinstance(error, Stopped) or not isinstance(error, Exception)  # Ctrl-C, and Prefect's termination
     return "KILLED" if stopped else "FAILED"
+
+
+def _is_nested(name: str) -> bool:
+    return "." in name and not name.startswith(BEST)
 
 
 def _profile(manifest: Manifest) -> dict[str, Any]:

@@ -166,7 +166,7 @@ class Registry:
         number = len(self.history()) + 1
         with self._asking():
             client = self._client
-            client.set_registered_model_tag(self.name, f"{CHANGE}{number:05d}", json.dumps(asdict(change)))
+            client.set_registered_model_tag(self.name, f"{CHANGE}{number:05d}", json.dumps(asdict(change), ensure_ascii=False))
             client.set_registered_model_alias(self.name, CHAMPION, str(version.number))
             told = {"champion_since": change.time, "champion_why": why, "champion_replaced": str(change.replaced or "none")}
             for name, value in told.items():

@@ -1,11 +1,11 @@
 """What the processes of a node use of the machine, looked at from outside every few seconds: it costs them nothing.
 
-    system/rank0/cpu_percent    of one core, the rank and its children together
-    system/rank0/rss_gb         resident memory
+    system/rank0_cpu_percent    of one core, the rank and its children together
+    system/rank0_rss_gb         resident memory
     system/cpu_percent, system/memory_percent, system/disk_free_gb    of the machine
-    system/gpu0/utilization_percent, system/gpu0/memory_gb            where NVIDIA's library (nvidia-ml-py) is installed
+    system/gpu0_utilization_percent, system/gpu0_memory_gb            where NVIDIA's library (nvidia-ml-py) is installed
 
-MLflow's page shows names that begin with `system/` in a place of their own.
+MLflow's page shows names that begin with `system/` in a place of their own; one slash more would make it another for each rank.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Sampler:
         for rank, number in self._ids.items():
             with suppress(psutil.Error):
                 cpu, rss = self._of_tree(number)
-                found |= {f"system/rank{rank}/cpu_percent": cpu, f"system/rank{rank}/rss_gb": rss / GB}
+                found |= {f"system/rank{rank}_cpu_percent": cpu, f"system/rank{rank}_rss_gb": rss / GB}
         for number, gpu in enumerate(self._gpus):
             with suppress(Exception):
-                found |= {f"system/gpu{number}/{name}": value for name, value in gpu().items()}
+                found |= {f"system/gpu{number}_{name}": value for name, value in gpu().items()}
         return found
 
     def _of_tree(self, number: int) -> tuple[float, int]:

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from tests.conftest import REPOSITORY
 
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 PATIENCE = 150.0  # seconds: the machine may have other work
+PLANTED = "correct-horse-battery"  # a secret that is not to be found anywhere
 Found = TypeVar("Found")
 
 
@@ -52,6 +54,7 @@ class Operations:
             "CLOZE_RUNS": str(self.runs),
             "CLOZE_SLOTS": str(home / "slots"),
             "PYTHONPATH": str(REPOSITORY),
+            "PLANTED_TOKEN": PLANTED,
         }
         self._processes: list[subprocess.Popen[bytes]] = []
         self.server = self._start("server", "server", "start", "--host", "127.0.0.1", "--port", str(port))
@@ -82,17 +85,28 @@ class Operations:
             assert self.server.poll() is None, (self.home / "server.log").read_text()
             return False
 
-    def call(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def delete(self, path: str) -> None:
+        urllib.request.urlopen(urllib.request.Request(f"{self.api}{path}", method="DELETE"), timeout=60).close()
+
+    def call(self, path: str, body: Any = None) -> Any:
         """GET, or POST of `body`."""
         data = None if body is None else json.dumps(body).encode()
         call = urllib.request.Request(f"{self.api}{path}", data=data, headers={"Content-Type": "application/json"})
-        with urllib.request.urlopen(call, timeout=60) as response:
-            return json.load(response)
+        for pause in (0.5, 1, 2, 4, 8, None):
+            try:
+                with urllib.request.urlopen(call, timeout=60) as response:
+                    return json.load(response)
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or pause is None:  # its database is busy
+                    raise
+                time.sleep(pause)
+        return None
 
-    def trigger(self, name: str, **parameters: Any) -> str:
-        """Run a deployment, as the form does; the flow run's id."""
+    def trigger(self, name: str, *, at: str | None = None, **parameters: Any) -> str:
+        """Run a deployment, as the form does; the flow run's id. Args: at: a moment to come."""
         deployment = self.call(f"/deployments/name/{name}")
-        return str(self.call(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})["id"])
+        later = {"state": {"type": "SCHEDULED", "state_details": {"scheduled_time": at}}} if at else {}
+        return str(self.call(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters, **later})["id"])
 
     def retry(self, flow_run: str) -> None:
         """What the UI's Retry does."""

@@ -18,7 +18,11 @@ from flows.tracking.spool import Spool
 from tests.operations.mlflow_server import Server
 from tests.tiny_models import write_checkpoint
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),  # of MLflow's own, when it is imported
+]
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from flows.tracking.spool import Spool
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
 from tests.model.datasets import write_dataset
+from tests.operations.servers import Operations, prefect
 
 pytestmark = pytest.mark.timeout(900)
 EASY = {"task": "sst2", "baselines": False, "epochs": 3, "batch_size": 8, "learning_rate": 0.001, "max_length": 32}
@@ -37,7 +38,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for split in ("train", "dev"):  # which of two words is in the sentence
         rows = [f"{'t7 ' * (1 + i // 2 % 4)}{('t9 ' if i % 2 else 't11 ') * (2 + i // 8 % 5)}\t{i % 2}" for i in range(64)]
         (tmp_path / "task" / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    content = {"night": {}, "finetune": {"matrix": {"seed": [1]}, "data": "task", **EASY}, "run": RUN}
+    content = {"night": {"which": ["newest"]}, "finetune": {"matrix": {"seed": [1]}, "data": "task", **EASY}, "run": RUN}
     (tmp_path / "night.yaml").write_text(yaml.safe_dump(content))
     return tmp_path
 
@@ -82,7 +83,7 @@ def test_a_better_a_worse_and_no_new_checkpoint(place: Path, monkeypatch: pytest
     assert any("MLflow" in note for note in first.notes)
 
     train(place, "good")
-    better = hold(place, which=["newest"])
+    better = hold(place)
     assert better.decision is not None
     assert better.decision.why.startswith("promoted: sst2 +")
     assert better.champion is not None
@@ -191,3 +192,65 @@ def test_nights_beside_a_training_that_removes_its_checkpoints(place: Path, monk
     assert len(keys) == len(set(keys)) == 3
     left = list((place / "runs" / "going").glob("pretrain-*/checkpoints/step-*"))
     assert len(left) <= 2  # what the nights held has gone since
+
+
+DEPLOYMENT = """
+name: night
+pull:
+  - prefect.deployments.steps.set_working_directory:
+      directory: "{{ $CLOZE_HOME }}"
+deployments:
+  - name: nightly
+    entrypoint: flows.prefect.nightly.nightly_evaluation
+    concurrency_limit: {limit: 1, collision_strategy: CANCEL_NEW}
+    work_pool: {name: cloze}
+"""
+
+
+@pytest.mark.soak
+def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
+    operations: Operations, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite's nodes are task runs, the page is the flow run's; of several late runs one works; without news it is green."""
+    monkeypatch.setenv("CLOZE_RUNS", str(operations.runs))
+    (place / "prefect.yaml").write_text(DEPLOYMENT)
+    prefect(operations, "deploy", "--all", "--prefect-file", str(place / "prefect.yaml"))
+    deployment = operations.call("/deployments/name/nightly-evaluation/nightly")["id"]
+    fields = operations.call(f"/deployments/{deployment}")["parameter_openapi_schema"]["properties"]
+    assert list(fields) == ["config", "since", "overrides", "retries"]
+
+    train(place, "flowing")
+    config = str(place / "night.yaml")
+    missed = [time.strftime("%Y-%m-%dT03:30:00+00:00", time.gmtime(time.time() - day * 86400)) for day in (3, 2, 1)]
+    late = [
+        operations.call(
+            f"/deployments/{deployment}/create_flow_run",
+            {"parameters": {"config": config}, "state": {"type": "SCHEDULED", "state_details": {"scheduled_time": moment}}},
+        )["id"]
+        for moment in missed
+    ]
+    ends = [operations.end(flow_run) for flow_run in late]
+    nights = Journal(operations.runs).nights()
+    assert len(nights) == 1
+    assert [result["run"] for result in nights[0]["results"]] == ["flowing"]
+    assert {end["type"] for end in ends} <= {
+        "COMPLETED",
+        "CANCELLED",
+    }  # the limit cancels what begins while the first one works
+    worked = [flow_run for flow_run, end in zip(late, ends, strict=True) if "promoted" in (end["message"] or "")]
+    assert len(worked) == 1
+    assert all(
+        "a later night has looked" in end["message"]
+        for end in ends
+        if end["type"] == "COMPLETED" and "promoted" not in end["message"]
+    )
+    assert [names for names in operations.tasks(worked[0]) if names.startswith("finetune@flowing.10.")]
+    pages = {entry["key"]: entry["data"] for entry in operations.artifacts(worked[0]) if entry["type"] == "markdown"}
+    assert "Trend page: [" in pages["night"]
+    assert "/.night/trend.html" in pages["night"]
+
+    quiet = operations.end(operations.trigger("nightly-evaluation/nightly", config=config))
+    assert (quiet["type"], quiet["message"]) == ("COMPLETED", "Nothing new: no checkpoint has come")
+    wrong = operations.end(operations.trigger("nightly-evaluation/nightly", config="no-such-config"))
+    assert wrong["type"] == "FAILED"
+    assert "neither a config file nor a preset" in wrong["message"]

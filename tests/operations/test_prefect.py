@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.core import artifact
 from tests.operations.conftest import Toys
-from tests.operations.servers import Operations, cloze, until
+from tests.operations.servers import PLANTED, Operations, cloze, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TWO = {"processes": 2, "grace_seconds": 5}
@@ -47,6 +47,7 @@ def test_what_failed_and_what_follows_runs_again_by_the_uis_retry(operations: Op
     assert [text for text in texts if "Traceback" in text] == []
 
 
+@pytest.mark.soak
 def test_a_failure_that_may_pass_is_tried_again_and_bad_input_is_not(operations: Operations, toys: Toys) -> None:
     config = toys.write(train={"fault": str(toys.fault)}, run={"retry_seconds": 0.1})
     toys.fault.touch()
@@ -71,7 +72,7 @@ def test_a_failed_start_says_why_in_one_sentence(operations: Operations, toys: T
     assert "did you mean 'seed'" in state["message"]
     assert "\n" not in state["message"]
     assert operations.tasks(flow_run) == {}
-    errors = [text for level, text in operations.logs(flow_run) if level >= 40]
+    errors = until(lambda: [text for level, text in operations.logs(flow_run) if level >= 40])
     assert errors[0] == state["message"]
     assert not any("Traceback" in text for text in errors)
 
@@ -84,13 +85,13 @@ def _cancelled(operations: Operations, toys: Toys, deaf: int | None) -> int:
     until(lambda: operations.training(toys.run))
     operations.cancel(flow_run)
     assert operations.end(flow_run)["type"] == "CANCELLED"
-    until(lambda: not [process for process in operations.processes()], 15)
+    until(lambda: not operations.processes(), 15)
     assert operations.tasks(flow_run)["train"] == ["Cancelled"]
     (checkpoint,) = (operations.runs / toys.run).glob("train-*/_checkpoint")
     return int(checkpoint.read_text())
 
 
-@pytest.mark.parametrize("deaf", [None, 1])
+@pytest.mark.parametrize("deaf", [pytest.param(None, marks=pytest.mark.soak), 1])
 def test_a_cancelled_training_leaves_a_checkpoint_and_no_process(operations: Operations, toys: Toys, deaf: int | None) -> None:
     assert _cancelled(operations, toys, deaf) > 0
 
@@ -102,6 +103,7 @@ def test_twenty_cancels(operations: Operations, toys: Toys) -> None:
     assert steps == sorted(set(steps))  # each went on from the checkpoint of the one before
 
 
+@pytest.mark.soak
 def test_a_killed_worker_takes_its_flow_with_it_and_a_rerun_goes_on(operations: Operations, toys: Toys) -> None:
     """By the terminal: `cloze resume` goes on with what a deployment has begun."""
     toys.hold.touch()
@@ -124,9 +126,10 @@ def test_a_killed_worker_takes_its_flow_with_it_and_a_rerun_goes_on(operations: 
     assert artifact.read_manifest(str(operations.runs / toys.run / "train")).summary["resumed"] == saved
 
 
+@pytest.mark.soak
 def test_a_matrix_with_one_that_fails(operations: Operations, toys: Toys) -> None:
-    toys.fault.touch()
-    rows = {"x": {"seed": 1, "fault": str(toys.fault)}, "y": {"seed": 2}, "z": {"seed": 3}}
+    toys.path.with_name(f"{toys.run}-2.fault").touch()
+    rows = {"x": {"seed": 1, "fault": f"{toys.fault.with_suffix('')}-{{size}}.fault"}, "y": {"seed": 2}, "z": {"seed": 3}}
     config = toys.write(letters={"matrix": {"size": [2, 3]}}, train={"matrix": {"row": rows}}, run={"share": True})
     flow_run = operations.trigger("full-run/toys", config=config, retries=0, only=["letters", "train"])
     state = operations.end(flow_run)
@@ -140,6 +143,7 @@ def test_a_matrix_with_one_that_fails(operations: Operations, toys: Toys) -> Non
     )
 
 
+@pytest.mark.soak
 def test_two_runs_share_the_slots_of_the_machine(operations: Operations, toys: Toys) -> None:
     """A training that wants all cores waits for one of another run that has them."""
     toys.hold.touch()
@@ -158,6 +162,7 @@ def test_two_runs_share_the_slots_of_the_machine(operations: Operations, toys: T
     assert operations.end(second)["type"] == "COMPLETED"
 
 
+@pytest.mark.soak
 def test_a_run_that_overlaps_is_refused_where_its_deployment_says_so(operations: Operations, toys: Toys) -> None:
     toys.hold.touch()
     config = toys.write(train={"hold": str(toys.hold)})
@@ -173,6 +178,7 @@ def test_a_run_that_overlaps_is_refused_where_its_deployment_says_so(operations:
     assert operations.end(first)["type"] == "COMPLETED"
 
 
+@pytest.mark.soak
 def test_cancel_from_the_terminal_ends_cancelled_too(operations: Operations, toys: Toys) -> None:
     toys.hold.touch()
     flow_run = operations.trigger("full-run/toys", config=toys.write(train={"hold": str(toys.hold)}, run=TWO))
@@ -184,3 +190,30 @@ def test_cancel_from_the_terminal_ends_cancelled_too(operations: Operations, toy
     assert not [
         line for line in Path(operations.home / "worker.log").read_text().splitlines() if "Crashed" in line and toys.run in line
     ]
+
+
+@pytest.mark.soak
+def test_a_schedule_fires(operations: Operations, toys: Toys) -> None:
+    deployment = operations.call("/deployments/name/full-run/toys")["id"]
+    schedule = {"schedule": {"interval": 5}, "active": True, "parameters": {"config": toys.write()}}
+    operations.call(f"/deployments/{deployment}/schedules", [schedule])
+    mine = {"deployments": {"id": {"any_": [deployment]}}, "flow_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED"]}}}}
+    try:
+        found = until(lambda: [run for run in operations.call("/flow_runs/filter", mine) if run["auto_scheduled"]])
+    finally:
+        (one,) = operations.call(f"/deployments/{deployment}/schedules")
+        operations.delete(f"/deployments/{deployment}/schedules/{one['id']}")
+    assert found[0]["state"]["type"] == "COMPLETED"
+    assert (operations.runs / toys.run / "train").exists()
+
+
+def test_a_secret_is_nowhere(operations: Operations, toys: Toys) -> None:
+    """One that an error speaks of: in no state, log, parameter or page."""
+    flow_run = operations.trigger("full-run/toys", config=toys.write(train={"leaky": True}), retries=0)
+    assert "the store refused ***" in operations.end(flow_run)["message"]
+    until(lambda: [text for level, text in operations.logs(flow_run) if level >= 40])
+    tasks = operations.call("/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}})
+    all_of_it = [operations.call(f"/flow_runs/{flow_run}"), tasks, operations.logs(flow_run), operations.artifacts(flow_run)]
+    assert "the store refused ***" in json.dumps(all_of_it[1])
+    assert PLANTED not in json.dumps(all_of_it)
+    assert PLANTED not in (operations.home / "worker.log").read_text()

@@ -80,7 +80,7 @@ def test_servers_come_up_and_are_told_and_end(tmp_path: Path) -> None:
             assert urlsplit(ui[name]).hostname == "127.0.0.1"
             assert status(ui[name] + path) == 200
             assert status(ui[name] + "/", Host=f"evil.example:{urlsplit(ui[name]).port}") == 403
-        assert len(ui["deployments"]) >= 2
+        assert len(ui["deployments"]) == 7
         assert left.wait(0) == 0
         assert (tmp_path / "left" / "saved").exists()
         assert not (home / ".prefect").exists()  # the user's own settings and database are not touched
@@ -140,7 +140,7 @@ def test_a_killed_supervisor_leaves_nothing_and_the_next_one_comes_up(tmp_path: 
 def test_ctrl_c_in_a_training_saves_a_checkpoint_and_leaves_no_process(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "sample"
     with running_ui(tmp_path) as ui:
-        trigger(ui["api"], "cloze/full-run", config="sample", overrides={"pretrain.steps": 2000})
+        trigger(ui["api"], "full-run/full-run", config="sample", overrides={"pretrain.steps": 2000})
 
         def steps() -> int:
             found = record.newest(run)

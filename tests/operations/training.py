@@ -32,6 +32,9 @@ class TrainConfig(StageConfig):
     bad: bool = False
     """Whether its input is bad."""
 
+    leaky: bool = False
+    """Whether it fails with a secret of the environment's in what it says."""
+
     deaf: int | None = None
     """The rank that does not hear SIGTERM."""
 
@@ -44,6 +47,8 @@ def train(config: TrainConfig, build: Build) -> Outcome:
     first = step = int(checkpoint.read_text()) if checkpoint.exists() else 0
     if config.bad:
         raise DataError("shard 3 is cut short; make it again")
+    if config.leaky:
+        raise RuntimeError(f"the store refused {os.environ['PLANTED_TOKEN']}")
     if config.fault and Path(config.fault).exists():
         Path(config.fault).unlink()
         raise RuntimeError("a cable was pulled")

@@ -28,6 +28,7 @@ from flows.servers.hosts import OnlyFromHere
 from flows.servers.page import files, rows
 from flows.views import graph_picture
 from pipeline.core.errors import DataError
+from pipeline.core.humanize import figures
 from pipeline.core.pages import templates_in
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -40,7 +41,7 @@ class Page:
     def __init__(self, runs: Path) -> None:
         self.runs = runs
         self.templates = templates_in(TEMPLATES)
-        self.templates.filters |= {"anchor": rows.anchor}
+        self.templates.filters |= {"anchor": rows.anchor, "moment": rows.moment, "figures": figures}
 
     def index(self, request: Request) -> Response:
         addresses = state.running(self.runs)

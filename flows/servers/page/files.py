@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from flows.night import journal
+
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".svg": "image/svg+xml",
@@ -18,7 +20,7 @@ TYPES = {
     ".txt": "text/plain; charset=utf-8",
     ".log": "text/plain; charset=utf-8",
 }
-LOGS, NIGHT = "_logs", ".night"
+LOGS, NIGHT = "_logs", journal.DIRECTORY
 HEADERS = {  # a stored page runs no script, is of no origin, and loads nothing from anywhere
     "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.graph import record, slots
+from flows.night.journal import Champion, Journal
 from flows.servers import state
 from flows.servers.page import files
 from flows.tracking import links
@@ -204,26 +205,15 @@ def _counted(held: Iterable[str]) -> str:
 
 def trends(runs: Path) -> list[tuple[str, str]]:
     """The trend pages of nights: whose, and where."""
-    found = sorted({*runs.glob("*/trend.html"), *runs.glob(f"{files.NIGHT}/*/trend.html")})
-    places = [path.relative_to(runs).as_posix() for path in found]
-    return [(Path(place).parent.name.removeprefix(".") or place, place) for place in places if files.find(runs, place)]
+    places = [path.relative_to(runs).as_posix() for path in sorted(runs.glob("*/trend.html"))]
+    return [(Path(place).parent.name.removeprefix("."), place) for place in places if files.find(runs, place)]
 
 
-def champion(runs: Path) -> list[tuple[str, str]]:
-    """What the night says of the champion, as lines; empty if there is none."""
-    with suppress(OSError, ValueError):
-        content = json.loads((runs / files.NIGHT / "champion.json").read_text(encoding="utf-8"))
-        if isinstance(content, Mapping):
-            return [line for key, value in content.items() for line in _lines(str(key), value)][:16]
-    return []
-
-
-def _lines(key: str, value: Any) -> list[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        return [(f"{key} {inner}", short(what)) for inner, what in value.items() if isinstance(what, (str, int, float))]
-    if isinstance(value, (str, int, float)):
-        return [(key, moment(value) if key.endswith("_at") and isinstance(value, (int, float)) else short(value))]
-    return []
+def champion(runs: Path) -> Champion | None:
+    """Whom the night's journal names as the best checkpoint."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return Journal(runs).champion()
+    return None
 
 
 def _mlflow(runs: Path, artifact: Path, addresses: Mapping[str, Any]) -> str | None:

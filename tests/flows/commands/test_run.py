@@ -53,7 +53,7 @@ def test_nothing_to_do_starts_no_server(run: Any) -> None:
 @pytest.mark.parametrize("option", [("--force", "count"), ("--from", "count")])
 def test_without_prefect_what_was_forced_is_forced(run: Any, option: tuple[str, str]) -> None:
     run("run", "toy.yaml", "--no-prefect")
-    code, ran, said = run("run", "toy.yaml", *option)
+    code, ran, said = run("run", "toy.yaml", "--prefect", *option)
     assert (code, ran) == (0, ["count"])
     assert "Prefect cannot be reached" in said
     assert "still forced: count" in said
@@ -68,13 +68,12 @@ SCRIPT = """
     stages.TABLE.update(toy_run.TABLE)
     Spool.start_sender = lambda spool: None
     from flows.cli import main
-    code = main(["run", "toy.yaml", "--set", "count.fault=stop", *sys.argv[1:]])
+    code = main(["run", "toy.yaml", "--set", "count.fault=stop", "--prefect", *sys.argv[1:]])
     print(code, *toy_run.RAN)
     open("stop", "w").close()
     toy_run.RAN.clear()
-    from flows.prefect.full_run import pretraining
-    flow = pretraining.with_options(retries=1, retry_delay_seconds=0)
-    flow(config="toy.yaml", overrides={"count.fault": "stop"}, force=["letters", "count"])
+    from flows.prefect.full_run import full_run
+    full_run(config="toy.yaml", overrides={"count.fault": "stop", "run.retry_seconds": 0.1}, force=["letters", "count"], retries=1)
     print(*toy_run.RAN)
 """
 

@@ -85,12 +85,24 @@ def test_a_server_that_cannot_start_is_given_up_with_its_last_words(
     tmp_path: Path, made: list[Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "QUICK_DEATHS", 3)
+    monkeypatch.setattr(children, "QUICK_SECONDS", 0.0)  # however long it took: it never was up
     child = make(tmp_path, made, "die", "7")
     until(lambda: (child.tend(True), child.state == "given up")[1])
     assert child.told[-1] == f"The toy ended with exit code 7 3 times in a row and is given up (it cannot be); see {child.log}"
     assert child.restarts == 2
     child.tend(True)
     assert child.process is None
+
+
+def test_of_a_log_its_last_error_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    assert children.last_words(log) == ""
+    log.write_text("started\nstill here\n\n")
+    assert children.last_words(log) == " (still here)"
+    log.write_text(
+        "Traceback:\n  File x\nsqlalchemy.exc.OperationalError: no such host\n\n(Background on this error at: https://x)\n"
+    )
+    assert children.last_words(log) == " (sqlalchemy.exc.OperationalError: no such host)"
 
 
 def test_leftovers_are_known_by_their_mark_alone(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from flows.night.journal import Champion, Journal
 from flows.servers import state
 from flows.servers.page.app import application
 from flows.tracking import links
@@ -79,6 +80,12 @@ def write_run(runs: Path, name: str, **values: Any) -> Path:
     return artifact
 
 
+def crown(runs: Path, **values: Any) -> None:
+    """A night that has found a champion."""
+    champion = Champion(**{"key": "k", "checkpoint": "/c", "run": "going", "step": 8000, "since": 1.7e9, **values})
+    Journal(runs).append({"kind": "night", "seen": [], "failed": {}, "champion": champion.as_json()})
+
+
 def test_a_run_that_goes_on_shows_its_progress(site: Site) -> None:
     write_run(site.runs, "going", state="running", ended=None)
     with lock.locked(str(site.runs / "going")):
@@ -121,8 +128,7 @@ def test_what_runs_say_is_text(site: Site) -> None:
         },
     }
     write_run(site.runs, "a&b<i>", nodes=nodes, error=EVIL, host=EVIL)
-    (site.runs / ".night").mkdir(exist_ok=True)
-    (site.runs / ".night" / "champion.json").write_text(json.dumps({EVIL: EVIL, "scores": {EVIL: 0.5}}))
+    crown(site.runs, run=EVIL, why=EVIL, checkpoint=EVIL, scores={EVIL: 51.5})
     for path in ("/", "/runs/a&b%3Ci%3E"):
         status, headers, page = site.get(path)
         assert status == 200
@@ -132,7 +138,7 @@ def test_what_runs_say_is_text(site: Site) -> None:
         nonce = headers["content-security-policy"].split("script-src 'nonce-")[1].split("'")[0]
         assert page.count(f'<script nonce="{nonce}">') == page.count("<script") == 1
         assert site.get(path)[1]["content-security-policy"] != headers["content-security-policy"]
-    (site.runs / ".night" / "champion.json").unlink()
+    Journal(site.runs).path.unlink()
 
 
 def test_the_page_loads_nothing_from_elsewhere(site: Site) -> None:
@@ -215,6 +221,20 @@ def test_nothing_else_is_handed_out(site: Site, tmp_path: Path) -> None:
     assert site.get("/runs/..%2f..")[0] == site.get("/runs/..")[0] == site.get("/runs/nobody")[0] == 404
 
 
+def test_the_nights_champion_and_its_trend_are_shown(site: Site) -> None:
+    assert "Champion" not in site.get("/")[2]
+    crown(site.runs, scores={"sst2": 91.25}, why="better on sst2")
+    (site.runs / ".night" / "trend.html").write_text("the trend")
+    _, _, page = site.get("/")
+    assert '<a href="/runs/going">going step 8,000</a>' in page
+    assert "sst2 91.250" in page
+    assert "better on sst2" in page
+    assert '<a href="/files/.night/trend.html">trend: night</a>' in page
+    assert site.get("/files/.night/trend.html")[2] == "the trend"
+    assert site.get("/files/.night/nights.jsonl")[0] == 200
+    Journal(site.runs).path.unlink()
+
+
 def test_a_node_leads_to_its_run_in_mlflow_and_the_run_to_prefect(site: Site) -> None:
     artifact = write_run(site.runs, "linked", prefect="11-22")
     (site.runs / ".tracking").mkdir(exist_ok=True)
@@ -225,7 +245,10 @@ def test_a_node_leads_to_its_run_in_mlflow_and_the_run_to_prefect(site: Site) ->
             site.runs, {"state": "up", "mlflow": "http://127.0.0.1:5001", "prefect": "http://127.0.0.1:4201", "services": {}}
         )
         _, _, page = site.get("/runs/linked")
-    assert '<a href="http://127.0.0.1:5001/#/experiments/7/runs/abc">MLflow</a>' in page
+    address = links.page(site.runs / ".tracking", "ours", "http://127.0.0.1:5001")
+    assert address is not None
+    assert "runs/abc" in address
+    assert f'<a href="{address}">MLflow</a>' in page
     assert '<a href="http://127.0.0.1:4201/runs/flow-run/11-22">' in page
 
 

@@ -81,7 +81,15 @@ def test_what_is_finished_tells_its_figures_files_and_last_checkpoint(tmp_path: 
     records, node = begun(tmp_path, facts)
     node.metrics({"step": 20, "time": 2.0, "loss": 1.5, "heldout_loss": 1.25})
     sizes = {"card.html": 10, "metrics.jsonl": 10, "large.html": 6_000_000, "checkpoints/x.json": 10}
-    summary = {"steps": 20, "loss": 1.5, "heldout_loss": 1.25, "tokens_per_second": 7.0, "learning_rate": 0.25, "parameters": 9}
+    summary = {
+        "steps": 20,
+        "loss": 1.5,
+        "heldout_loss": 1.25,
+        "tokens_per_second": 7.0,
+        "learning_rate": 0.25,
+        "parameters": 9,
+        "classes": {"a": 1},
+    }
     found = manifest(
         "pretrain",
         summary={**summary, "checkpoint": "checkpoints/step-00000020"},
@@ -90,7 +98,8 @@ def test_what_is_finished_tells_its_figures_files_and_last_checkpoint(tmp_path: 
     records.finished(facts, Result(artifact=facts.artifact, cached=False, seconds=3.0, manifest=found), node)
     points = [tuple(point[:3]) for line in told(records, "metrics") for point in line["metrics"]]
     assert sorted(point for point in points if point[0] == "loss") == [("loss", 1.5, 20)]  # once, at its step
-    assert ("parameters", 9.0, 20) in points
+    assert ("parameters", 9.0, 0) in points
+    assert not [point for point in points if point[0].startswith("classes")]  # facts of the data are no figures of a training
     assert [Path(line["path"]).name for line in told(records, "file")] == ["card.html", "manifest.json"]
     (model,) = told(records, "model")
     assert sorted(point[0] for point in model["metrics"]) == ["heldout_loss", "loss", "tokens_per_second"]

@@ -102,6 +102,7 @@ def test_a_change_that_was_cut_short_counts_for_nothing(
     assert registry.rollback().number == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning")  # of MLflow's own, when it is imported
 def test_mlflow_loads_the_champion_and_no_pickle_is_in_it(
     registry: Registry, checkpoints: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

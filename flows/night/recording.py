@@ -27,7 +27,7 @@ def record(runs: Path, started: float, evaluated: Sequence[Mapping[str, Any]], f
     spool.params(night, facts)
     for result in evaluated:
         name = f"{result['run']} step {result['step']}"
-        tags = {"cloze.kind": "candidate", "cloze.fingerprint": result["key"], "cloze.run": result["run"]}
+        tags = {"cloze.kind": "candidate", "cloze.fingerprint": result["key"], "cloze.run_name": result["run"]}
         run = spool.start_run(name, night, tags)
         scores = {
             task: {score["metric"]: score["mean"], "deviation": score["deviation"]} for task, score in result["scores"].items()

@@ -1,0 +1,83 @@
+"""The deployments with real stages: a whole run through a worker, and two trainings that share a GPU's slot."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from flows.prefect import PREFECT_YAML
+from pipeline.core import artifact
+from tests.flows.test_cli import cloze
+from tests.operations.servers import Operations, prefect
+
+SMALL = {"dataset.copies": 2, "pretrain.steps": 6, "run.processes": 1, "run.workers": 1, "finetune.baselines": False}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_a_full_run_and_its_parts(operations: Operations) -> None:
+    """Under a worker that sees one GPU, so that trainings take its slot; torch finds none and computes on the CPU."""
+    prefect(operations, "deploy", "--all", "--prefect-file", str(PREFECT_YAML))
+    data = operations.trigger("data/data", config="sample", copies=2, workers=1)
+    assert operations.end(data)["type"] == "COMPLETED"
+    assert set(operations.tasks(data)) == {"corpus", "vocab", "dataset"}
+    whole = operations.trigger("full-run/full-run", config="sample", overrides=SMALL)
+    assert operations.end(whole)["type"] == "COMPLETED"
+    tasks = operations.tasks(whole)
+    assert set(tasks) == {"corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"}
+    assert [tasks[name] for name in ("corpus", "vocab", "dataset")] == [["Cached"]] * 3
+    assert artifact.verify(str(operations.runs / "sample" / "report")).ok
+    again = operations.trigger("full-run/full-run", config="sample", overrides=SMALL)
+    assert operations.end(again)["message"] == "nothing to do"
+    lines = [text for _, text in operations.logs(whole)]
+    assert any("6/6 steps" in line and "loss" in line for line in lines)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_two_trainings_never_share_a_gpu(tmp_path: Path) -> None:
+    operations = Operations(tmp_path)
+    try:
+        found = cloze(
+            "run", "sample", "--only", "corpus", "--only", "vocab", "--only", "dataset", "--no-prefect", cwd=tmp_path, timeout=300,
+            CLOZE_RUNS=str(operations.runs), PATH=os.environ["PATH"],
+        )  # fmt: skip
+        assert found.returncode == 0, found.stderr
+        prefect(operations, "work-pool", "create", "cloze", "--type", "process")
+        prefect(operations, "deploy", "--all", "--prefect-file", str(PREFECT_YAML))
+        operations.worker(CUDA_VISIBLE_DEVICES="0")
+        dataset = str((operations.runs / "sample" / "dataset").resolve())
+        vocab = str((operations.runs / "sample" / "vocab").resolve())
+        runs = []
+        for name in ("one", "two"):
+            path = tmp_path / f"{name}.yaml"
+            pretrain = {"dataset": dataset, "vocab": vocab, "model": "bert-tiny", "steps": 60, "global_batch": 16}
+            path.write_text(json.dumps({"name": name, "pretrain": pretrain, "run": {"processes": 1, "cpus": 1}}))
+            runs.append(operations.trigger("pretraining/pretraining", config=str(path)))
+        assert [operations.end(run)["type"] for run in runs] == ["COMPLETED", "COMPLETED"]
+        spans = []
+        for name in ("one", "two"):
+            record = json.loads(sorted((operations.runs / name).glob("_runs/*.json"))[-1].read_text())
+            node = record["nodes"]["pretrain"]
+            spans.append((node["started"], node["ended"]))
+        (_, first_end), (second_start, _) = sorted(spans)
+        assert second_start >= first_end - 0.5
+    finally:
+        operations.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_goes_on_without_a_prefect_that_does_not_answer(tmp_path: Path) -> None:
+    done = cloze(
+        "run", "sample", "--only", "corpus", "--json", cwd=tmp_path, timeout=500,
+        PREFECT_API_URL="http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES="0", MLFLOW_TRACKING_URI="http://127.0.0.1:9",
+        PREFECT_HOME=str(tmp_path / "prefect"), PATH=os.environ["PATH"],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "going on without it" in done.stderr
+    assert "wait in" in done.stderr  # MLflow's records are kept
+    assert [stage["stage"] for stage in done.json["stages"]] == ["corpus"]
