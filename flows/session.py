@@ -19,8 +19,8 @@ from rich.markup import escape
 
 from flows.graph import begun, estimate, overrides, plan, record, retries, schedule, slots, stages
 from flows.graph import config as configs
-from flows.tracking.node import status_of
-from flows.tracking.records import NodeFacts, RunRecords
+from flows.tracking.node import NodeFacts, status_of
+from flows.tracking.records import RunRecords
 from flows.tracking.spool import FLUSH_SECONDS
 from flows.views import terminal
 from flows.views.instances import MOST_LINES

@@ -39,7 +39,8 @@ def dataset(corpus: str, tokenizer: str, config: Mapping[str, Any], workers: int
     """The dataset stage. Work: pieces of text read."""
     from pipeline.core.execute import execute
     from pipeline.core.execution import Execution
-    from pipeline.dataset.stage import STAGE, DatasetConfig
+    from pipeline.dataset.config import DatasetConfig
+    from pipeline.dataset.stage import STAGE
 
     made = DatasetConfig.model_validate(dict(config))
     with Clock() as clock:

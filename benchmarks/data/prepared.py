@@ -97,7 +97,8 @@ def make_corpus(out: str, sources: Sequence[Mapping[str, str]]) -> dict[str, Any
 
 def make_tokenizer(out: str, corpus: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
     from pipeline.core.execute import execute
-    from pipeline.vocab.stage import STAGE, VocabConfig
+    from pipeline.vocab.config import VocabConfig
+    from pipeline.vocab.stage import STAGE
 
     made = execute(STAGE, VocabConfig.model_validate(dict(config)), {"corpus": corpus} if corpus else {}, f"{out}/artifact")
     return _answer(summary=made.manifest.summary)
@@ -105,7 +106,8 @@ def make_tokenizer(out: str, corpus: str | None, config: Mapping[str, Any]) -> d
 
 def make_dataset(out: str, corpus: str, tokenizer: str, config: Mapping[str, Any]) -> dict[str, Any]:
     from pipeline.core.execute import execute
-    from pipeline.dataset.stage import STAGE, DatasetConfig
+    from pipeline.dataset.config import DatasetConfig
+    from pipeline.dataset.stage import STAGE
 
     inputs = {"corpus": corpus, "vocab": tokenizer}
     return _answer(rows=execute(STAGE, DatasetConfig.model_validate(dict(config)), inputs, f"{out}/artifact").manifest.rows)

@@ -6,23 +6,22 @@ The build id names the run, so a stage that was killed goes on in the run that i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from flows.graph import stages
 from flows.tracking import code, params
 from flows.tracking.models import RUN_NAME, Checkpoint
-from flows.tracking.spool import Point, flatten
+from flows.tracking.spool import Point, Spool, flatten
 from flows.tracking.system import Sampler
 from pipeline.core import artifact
 from pipeline.core.artifact import Manifest
 from pipeline.core.checkpoints import STEPS
+from pipeline.core.config import StageConfig
 from pipeline.core.errors import DataError, Stopped
 from pipeline.core.execute import Result
 from pipeline.core.reporting import Reporter
-
-if TYPE_CHECKING:
-    from flows.tracking.records import NodeFacts, RunRecords
 
 DATA_STAGES = ("corpus", "dataset")  # whose artifacts MLflow calls datasets
 FILES = (".html", ".json", ".md", ".png", ".svg", ".tsv")  # of an artifact that MLflow gets, too
@@ -32,10 +31,48 @@ BEST = "best"  # opens the name of a summary's best measurement on the way
 CHECKPOINT = "checkpoint"  # of a summary: where the artifact's checkpoint is
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What is told of a node.
+
+    Attributes:
+        name: `finetune@sst2-1`.
+        section: the section of the config that it is an instance of; the same as `name` where it is the only one.
+        place: its values in the matrices, by axis.
+        inputs: paths by role.
+        world_size: the processes it runs in, on all machines.
+    """
+
+    name: str
+    stage: str
+    section: str
+    config: StageConfig
+    fingerprint: str
+    artifact: str
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    place: Mapping[str, Any] = field(default_factory=dict)
+    world_size: int = 1
+
+
+class Above(Protocol):
+    """What a node's record needs of the run's: `flows.tracking.records.RunRecords`."""
+
+    name: str
+    spool: Spool
+
+    def begun(self, facts: NodeFacts, build_id: str, tags: Mapping[str, str]) -> str:
+        """Start the node's run, and those above it."""
+        ...
+
+    def ended(self, facts: NodeFacts, status: str) -> None:
+        """The node's run has ended."""
+        ...
+
+
 class NodeRecord(Reporter):
     """Spools what a node reports, and passes progress on. Made by `RunRecords.node`; a context manager."""
 
-    def __init__(self, records: RunRecords, facts: NodeFacts, display: Reporter) -> None:
+    def __init__(self, records: Above, facts: NodeFacts, display: Reporter) -> None:
         self._records, self._facts, self._display, self._spool = records, facts, display, records.spool
         self.run: str | None = None  # our id
         self._dataset: tuple[str, str] | None = None  # what is trained on, as MLflow names it

@@ -14,7 +14,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,8 @@ from pydantic_core import to_jsonable_python
 
 from flows.graph import stages
 from flows.tracking import code, params
-from flows.tracking.node import NodeRecord
+from flows.tracking.node import NodeFacts, NodeRecord
 from flows.tracking.spool import EXPERIMENT, FLUSH_SECONDS, Spool, tracking_uri
-from pipeline.core.config import StageConfig
 from pipeline.core.execute import Result
 from pipeline.core.reporting import SILENT, Reporter
 from pipeline.core.secrets import masked
@@ -35,29 +33,6 @@ CONFIG, RESOLVED = "config.yaml", "resolved.yaml"
 log = logging.getLogger(__name__)
 
 STATUSES = ("FINISHED", "KILLED", "FAILED")  # the worst one last
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
-    """What is told of a node.
-
-    Attributes:
-        name: `finetune@sst2-1`.
-        section: the section of the config that it is an instance of; the same as `name` where it is the only one.
-        place: its values in the matrices, by axis.
-        inputs: paths by role.
-        world_size: the processes it runs in, on all machines.
-    """
-
-    name: str
-    stage: str
-    section: str
-    config: StageConfig
-    fingerprint: str
-    artifact: str
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    place: Mapping[str, Any] = field(default_factory=dict)
-    world_size: int = 1
 
 
 class RunRecords:

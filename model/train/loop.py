@@ -245,7 +245,8 @@ class _Loop:
 
     def _measures(self, step: int) -> bool:
         measure = self.training.measure
-        return measure is not None and (step == self.recipe.steps or measure.due(step))
+        wanted = step == self.recipe.steps or step in self.training.milestones  # a checkpoint that is kept has its figures
+        return measure is not None and (wanted or measure.due(step))
 
     def _read(self, keep: int) -> None:
         """Read the norms of all steps but the last `keep`: a GPU is asked of a step while it already runs the next."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 from model.data.layouts import layout_for
 from model.objectives import choose
 from model.train.distributed import join
 from model.train.heldout import HeldOut, evaluate
-from model.train.precision import DTYPES, resolve
+from model.train.precision import DTYPES, Precision, resolve
 from model.train.scoring import Scoring
 from model.train.setup import open_dataset
 from model.train.start import begin, build_network
-from model.use.perplexity import PerplexityConfig
 from pipeline.core import storage
 from pipeline.core.errors import DataError
 from pipeline.core.stage import Build, Outcome
@@ -21,30 +21,34 @@ METRICS = "metrics.json"
 TOLD = ("heldout_loss", "heldout_perplexity", "heldout_accuracy")
 
 
-def run(config: PerplexityConfig, build: Build) -> Outcome:
+def run(build: Build, *, rows: int, batch_size: int, precision: Precision | Literal["auto"]) -> Outcome:
     """Score the checkpoint's first objective, mlm as a rule.
+
+    Args:
+        rows: the most held-out rows.
+        batch_size: rows at once.
 
     Raises:
         UsageError: the checkpoint's model cannot read the dataset.
         DataError: checkpoint or dataset is missing or damaged, or has no held-out rows.
     """
     world = join(build.execution)
-    precision = resolve(config.precision, world.device)
+    kind = resolve(precision, world.device)
     data = open_dataset(build.inputs["dataset"], False, world)
-    rows = min(config.rows, len(data.heldout))
+    rows = min(rows, len(data.heldout))
     if not rows:
         raise DataError(f"{build.inputs['dataset']} holds no rows out; set corpus.heldout_fraction and make it again")
     beginning = begin(None, build.inputs["checkpoint"], data.info, data.tokenizer)
     network, _ = build_network(beginning)
-    scoring = Scoring(network, choose(beginning.model, data.info, None, None), precision).to(world.device)
+    scoring = Scoring(network, choose(beginning.model, data.info, None, None), kind).to(world.device)
     heldout = HeldOut(
         shards=data.heldout,
         rows=rows,
-        batch=config.batch_size,
+        batch=batch_size,
         pad=data.info.special.pad,
         mask=data.info.special.mask,
         longest=data.info.length,
-        layout=layout_for([network], world.device, DTYPES[precision], packed_rows=data.info.packed),
+        layout=layout_for([network], world.device, DTYPES[kind], packed_rows=data.info.packed),
     )
     build.report.progress(0, rows, "rows", {})
     found = evaluate(scoring, heldout, world)
@@ -53,4 +57,4 @@ def run(config: PerplexityConfig, build: Build) -> Outcome:
         raise DataError(f"the held-out rows of {build.inputs['dataset']} have nothing to predict; make it from more text")
     build.report.progress(rows, rows, "rows", {})
     storage.write_bytes(build.file(METRICS), (json.dumps({"rows": rows, **metrics}, indent=1) + "\n").encode())
-    return Outcome(rows=rows, summary={"metrics": metrics, "precision": precision})
+    return Outcome(rows=rows, summary={"metrics": metrics, "precision": kind})

@@ -36,7 +36,7 @@ def run(config: PerplexityConfig, build: Build) -> Outcome:
     """Score; see `model.use.held_out.run`."""
     from model.use import held_out
 
-    return held_out.run(config, build)
+    return held_out.run(build, rows=config.rows, batch_size=config.batch_size, precision=config.precision)
 
 
 STAGE = Stage(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,6 +15,8 @@ from pipeline.core.registry import load
 from pipeline.dataset.masking.table import BUDGETS, RANDOM_FROM, RULES, default_cap
 from pipeline.dataset.pairs.table import PAIRINGS
 from pipeline.dataset.recipes.table import RECIPES
+
+MOST_BINS = 64
 
 if TYPE_CHECKING:
     from pipeline.dataset.masking.config import MaskConfig
@@ -139,3 +141,27 @@ class ExampleConfig(_OfRulesAndPairings):
 
         named = {"rule": "masking", "rate": "mask_rate"}
         return MaskConfig(**{name: getattr(self, named.get(name, name)) for name in MaskConfig.model_fields})
+
+
+class DatasetConfig(ExampleConfig):
+    """Examples, and how they are stored."""
+
+    shards: int = Field(default=4, ge=1, le=99_999)
+    """Files of the training split."""
+    id_type: Literal["auto", "uint16", "uint32"] = "auto"
+    """The type of token ids; auto takes uint16 where the vocabulary allows it."""
+    length_bins: int | tuple[int, ...] = 1
+    """Bins of rows of similar length, so that batches pad less: how many of equal width, or the most tokens of each. 1: none."""
+    compression: Literal["none", "zstd", "lz4"] = "none"
+    """Compression of the shards: zstd or lz4 take less disk, and are unpacked as they are read."""
+
+    @field_validator("length_bins")
+    @classmethod
+    def _bins_fit(cls, bins: int | tuple[int, ...], info: Any) -> int | tuple[int, ...]:
+        length = info.data.get("length", 1 << 16)
+        if isinstance(bins, int):
+            if not 1 <= bins <= MOST_BINS:
+                raise ValueError(f"use 1 to {MOST_BINS} bins")
+        elif not bins or len(bins) > MOST_BINS or list(bins) != sorted(set(bins)) or bins[0] < 1 or bins[-1] > length:
+            raise ValueError(f"borders rise from 1 to length ({length}), {MOST_BINS} at most")
+        return bins

@@ -9,7 +9,7 @@ from pipeline.core.cost import PROCESS_BYTES, Computer, Cost, Costs, Facts, Pace
 from pipeline.core.execution import Execution
 
 if TYPE_CHECKING:
-    from pipeline.dataset.stage import DatasetConfig
+    from pipeline.dataset.config import DatasetConfig
 
 START = 2.5
 SPEED = 800e3  # tokens a second and worker, weighed by their mask copies (the demo: 2.4M of ten copies by two workers in 5 s)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import Field, field_validator
+from typing import TYPE_CHECKING, Any
 
 from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Input, Outcome, Stage
-from pipeline.dataset.config import ExampleConfig
+from pipeline.dataset.config import DatasetConfig
 from pipeline.dataset.cost import COSTS
 from pipeline.dataset.pairs.table import PAIRINGS
 
@@ -25,31 +23,6 @@ if TYPE_CHECKING:
     from pipeline.tokenizer.tokenizer import Tokenizer
 
 VERSION = 2
-MOST_BINS = 64
-
-
-class DatasetConfig(ExampleConfig):
-    """Examples, and how they are stored."""
-
-    shards: int = Field(default=4, ge=1, le=99_999)
-    """Files of the training split."""
-    id_type: Literal["auto", "uint16", "uint32"] = "auto"
-    """The type of token ids; auto takes uint16 where the vocabulary allows it."""
-    length_bins: int | tuple[int, ...] = 1
-    """Bins of rows of similar length, so that batches pad less: how many of equal width, or the most tokens of each. 1: none."""
-    compression: Literal["none", "zstd", "lz4"] = "none"
-    """Compression of the shards: zstd or lz4 take less disk, and are unpacked as they are read."""
-
-    @field_validator("length_bins")
-    @classmethod
-    def _bins_fit(cls, bins: int | tuple[int, ...], info: Any) -> int | tuple[int, ...]:
-        length = info.data.get("length", 1 << 16)
-        if isinstance(bins, int):
-            if not 1 <= bins <= MOST_BINS:
-                raise ValueError(f"use 1 to {MOST_BINS} bins")
-        elif not bins or len(bins) > MOST_BINS or list(bins) != sorted(set(bins)) or bins[0] < 1 or bins[-1] > length:
-            raise ValueError(f"borders rise from 1 to length ({length}), {MOST_BINS} at most")
-        return bins
 
 
 def run(config: DatasetConfig, build: Build) -> Outcome:

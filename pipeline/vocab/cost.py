@@ -9,7 +9,7 @@ from pipeline.core.cost import PROCESS_BYTES, Computer, Cost, Costs, Facts, Pace
 from pipeline.core.execution import Execution
 
 if TYPE_CHECKING:
-    from pipeline.vocab.stage import VocabConfig
+    from pipeline.vocab.config import VocabConfig
 
 START = 2.5
 SPEED = 2.5e6  # bytes of sampled text a second

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from flows.graph import stages
-from flows.tracking.records import NodeFacts, RunRecords
+from flows.tracking.node import NodeFacts
+from flows.tracking.records import RunRecords
 from flows.tracking.spool import Spool
 from pipeline.core import artifact
 from pipeline.core.artifact import FileEntry, Manifest

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from pipeline.core.config import parse_config
 from pipeline.core.execute import Result, execute
-from pipeline.dataset.stage import STAGE, DatasetConfig
+from pipeline.dataset.config import DatasetConfig
+from pipeline.dataset.stage import STAGE
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 
 CONFIG = {"length": 48, "copies": 3, "shards": 4, "seed": 7}

@@ -8,8 +8,7 @@ import pytest
 
 from pipeline.core.config import parse_config
 from pipeline.core.errors import UsageError
-from pipeline.dataset.config import ExampleConfig
-from pipeline.dataset.stage import DatasetConfig
+from pipeline.dataset.config import DatasetConfig, ExampleConfig
 
 
 def test_recipe_fills_the_config():

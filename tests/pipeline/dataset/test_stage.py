@@ -28,7 +28,8 @@ from tests.pipeline.dataset.datasets import CONFIG, PIECES, made_corpus, make, t
 GOLDEN = Path(__file__).resolve().parents[2] / "golden.json"
 DRIVER = """
 import json, sys
-from pipeline.dataset.stage import STAGE, DatasetConfig
+from pipeline.dataset.config import DatasetConfig
+from pipeline.dataset.stage import STAGE
 from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
 from pipeline.dataset import ranks

@@ -16,10 +16,10 @@ from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execute import Result
 from pipeline.dataset import document_keys, ranks
+from pipeline.dataset.config import DatasetConfig
 from pipeline.dataset.ranks import bin_borders
 from pipeline.dataset.schema import ShardLayout
 from pipeline.dataset.shards import batch_rows
-from pipeline.dataset.stage import DatasetConfig
 from tests.pipeline.corpus.corpora import made_documents
 from tests.pipeline.dataset.datasets import made_corpus, make, rows, tables, write_vocab
 

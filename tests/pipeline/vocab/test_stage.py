@@ -22,7 +22,8 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden.json"
 
 DRIVER = """
 import sys
-from pipeline.vocab.stage import STAGE, VocabConfig
+from pipeline.vocab.config import VocabConfig
+from pipeline.vocab.stage import STAGE
 from pipeline.core.execute import execute
 for kind, size in (("wordpiece", 300), ("bpe", 400), ("unigram", 150)):
     config = VocabConfig(kind=kind, size=size, sample_bytes=40_000)

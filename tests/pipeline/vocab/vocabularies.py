@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pipeline.core.config import parse_config
 from pipeline.core.execute import Result, execute
-from pipeline.vocab.stage import STAGE, VocabConfig
+from pipeline.vocab.config import VocabConfig
+from pipeline.vocab.stage import STAGE
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 
 CONFIG = {"size": 300, "sample_bytes": 40_000}
