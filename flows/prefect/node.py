@@ -93,7 +93,7 @@ def node_of(step: plan.Step, usual_retries: int) -> Task[[str, str], State[Any]]
     execution = step.node.execution
     times = execution.retries or usual_retries
     return node.with_options(
-        name=step.node.stage,
+        name=step.name,
         task_run_name=step.name,
         retries=times,
         retry_delay_seconds=[retries.delay(attempt, execution.retry_seconds) for attempt in range(1, times + 1)],
