@@ -76,7 +76,10 @@ def _ancestors(fingerprint: str, places: _Places) -> dict[str, Any]:
     found = {"artifact": place, "fingerprint": fingerprint, **({"part": part} if part else {})}
     if not artifact.is_artifact(place):
         begun = claim.read(place)
-        inputs = {role: fingerprints.artifact_fingerprint(path) for role, path in _inputs(place).items()}
+        inputs = {
+            role: fingerprints.artifact_fingerprint(path) or fingerprints.part_fingerprint(path)
+            for role, path in _inputs(place).items()
+        }
         parents = {role: _ancestors(parent, places) for role, parent in inputs.items() if parent}
         return {"stage": begun.stage if begun else "", **found, "unfinished": True, "parents": parents}
     manifest = artifact.read_manifest(place)
@@ -86,9 +89,10 @@ def _ancestors(fingerprint: str, places: _Places) -> dict[str, Any]:
 
 def _inputs(place: str) -> dict[str, str]:
     """What the unfinished artifact at `place` is made from, by role."""
+    from pipeline.core.errors import DataError
     from pipeline.core.worker import LOGS, Job
 
-    with contextlib.suppress(OSError, ValueError, TypeError):
+    with contextlib.suppress(DataError, OSError, ValueError, TypeError):
         return dict(Job.read(str(Path(place) / LOGS / "job.json")).inputs)
     return {}
 

@@ -187,7 +187,7 @@ def test_nights_beside_a_training_that_removes_its_checkpoints(place: Path, monk
                     outcome = hold(place)
                     assert outcome.errors == {}
                     keys += [result["key"] for result in outcome.evaluated]
-                    time.sleep(0.2)
+                    time.sleep(0.5)
         finally:
             training.terminate()
             training.wait(60)
