@@ -92,7 +92,7 @@ def _inputs(place: str) -> dict[str, str]:
     from pipeline.core.errors import DataError
     from pipeline.core.worker import LOGS, Job
 
-    with contextlib.suppress(DataError, OSError, ValueError, TypeError):
+    with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # it has only just begun
         return dict(Job.read(str(Path(place) / LOGS / "job.json")).inputs)
     return {}
 

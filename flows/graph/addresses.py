@@ -15,22 +15,22 @@ from typing import Any
 
 from pipeline.core.lock import is_held
 
-SERVERS = ".servers"  # below the runs, with the file state.json; locked while `cloze ui` lives
+SERVERS, STATE = ".servers", "state.json"  # below the runs; locked while `cloze ui` lives
 ANSWER_SECONDS = 3.0
 
 
-def _state(runs: Path) -> dict[str, Any]:
+def servers(runs: Path) -> dict[str, Any]:
     """What `cloze ui` says of the servers that run; empty where none do."""
     with suppress(OSError, ValueError):
         if is_held(str(runs / SERVERS)):
-            state = json.loads((runs / SERVERS / "state.json").read_text(encoding="utf-8"))
+            state = json.loads((runs / SERVERS / STATE).read_text(encoding="utf-8"))
             return state if isinstance(state, dict) else {}
     return {}
 
 
 def api(runs: Path) -> str | None:
     """The API of the Prefect server that is to be used: the environment's, that of the user's profile, or that of `cloze ui`."""
-    named = os.environ.get("PREFECT_API_URL") or _of_profile() or _state(runs).get("api")
+    named = os.environ.get("PREFECT_API_URL") or _of_profile() or servers(runs).get("api")
     return str(named).rstrip("/") if named else None
 
 
@@ -59,9 +59,9 @@ def answers(api: str) -> bool:
 def mlflow(runs: Path) -> str | None:
     """The address of MLflow's pages, where a server is known."""
     named = os.environ.get("MLFLOW_TRACKING_URI") or ""
-    return named.rstrip("/") if named.startswith("http") else _state(runs).get("mlflow")
+    return named.rstrip("/") if named.startswith("http") else servers(runs).get("mlflow")
 
 
 def page(runs: Path) -> str | None:
     """The address of the page of runs."""
-    return _state(runs).get("page")
+    return servers(runs).get("page")

@@ -127,7 +127,10 @@ def _removed(client: SyncPrefectClient, wanted: Mapping[str, Mapping[str, Any]],
 
 
 def _schedules(client: SyncPrefectClient, wanted: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Delete schedules with a slug that the file has no more; those made in the UI have none and stay. The file's, as `deployment/slug`."""
+    """Delete schedules with a slug that the file has no more; those made in the UI have none, and stay where the file has none either.
+
+    Returns the file's, as `deployment/slug`.
+    """
     for deployment in client.read_deployments():
         entry = wanted.get(deployment.name)
         if entry is None or entry["entrypoint"] != deployment.entrypoint:

@@ -17,27 +17,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.graph import addresses
 from pipeline.core import lock, storage
-
-DIRECTORY, FILE = ".servers", "state.json"
 
 
 def directory(runs: Path) -> Path:
     """Where the servers of a directory of runs keep their state."""
-    return runs / DIRECTORY
+    return runs / addresses.SERVERS
 
 
 def read(runs: Path) -> dict[str, Any]:
     """The newest state that was written; empty if there is none. Whether it still holds says `is_running`."""
     try:
-        state = json.loads((directory(runs) / FILE).read_text(encoding="utf-8"))
+        state = json.loads((directory(runs) / addresses.STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return state if isinstance(state, dict) else {}
 
 
 def write(runs: Path, state: Mapping[str, Any]) -> None:
-    storage.write_bytes(str(directory(runs) / FILE), json.dumps(state, indent=1).encode())
+    storage.write_bytes(str(directory(runs) / addresses.STATE), json.dumps(state, indent=1).encode())
 
 
 def is_running(runs: Path) -> bool:
@@ -47,4 +46,4 @@ def is_running(runs: Path) -> bool:
 
 def running(runs: Path) -> dict[str, Any]:
     """The state of the servers that run now; empty if none do."""
-    return read(runs) if is_running(runs) else {}
+    return addresses.servers(runs)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows.graph import sweep
+from flows.graph import addresses, sweep
 from flows.servers import deployments, processes, state
 from flows.servers.child import Child
 from flows.servers.services import Service, environment, grace_seconds, mlflow_elsewhere
@@ -189,7 +189,7 @@ class Supervisor:
             lambda: all(child.wait(0) for child in rest),
             max(child.service.grace for child in rest if child is not worker) + 6,
         )
-        (self.directory / state.FILE).unlink(missing_ok=True)
+        (self.directory / addresses.STATE).unlink(missing_ok=True)
 
     def _patiently(self, work: Callable[[], object], seconds: float) -> None:
         """Do it in a thread, and go on when it is done, when the time is up, or at a second Ctrl-C."""

@@ -126,16 +126,17 @@ def test_the_second_run_does_no_work(first: Done, place: Path) -> None:
     ],
 )
 def test_a_change_reruns_exactly_what_is_downstream(first: Done, place: Path, setting: str, expected: list[str]) -> None:
-    plan = run(place, "--set", setting, verb="plan").json["steps"]
-    assert [step["stage"] for step in plan if step["run"]] == expected
+    plan = run(place, "--set", setting, verb="plan").json["nodes"]
+    todo = [node for node in plan if not node["cached"]]
+    assert [node["stage"] for node in todo] == expected
+    assert all((node["seconds"] > 0) != node["cached"] for node in plan)
     if expected:
-        key = setting.partition("=")[0].partition(".")[2]
-        assert key in next(step["why"] for step in plan if step["run"])
+        assert setting.partition("=")[0].partition(".")[2] in todo[0]["why"]
 
 
 def test_from_only_force_and_dry_run(first: Done, place: Path) -> None:
     def planned(*arguments: str) -> list[str]:
-        return [step["stage"] for step in run(place, *arguments, verb="plan").json["steps"] if step["run"]]
+        return [node["stage"] for node in run(place, *arguments, verb="plan").json["nodes"] if not node["cached"]]
 
     assert planned("--from", "finetune") == STAGES[4:]
     assert planned("--force", "vocab") == ["vocab"]
@@ -149,8 +150,9 @@ def test_from_only_force_and_dry_run(first: Done, place: Path) -> None:
 
 
 def test_status_lineage_verify_and_logs(first: Done, place: Path) -> None:
-    rows = cloze("status", "--json", cwd=place).json["runs"]
-    assert [(row["stage"], row["state"]) for row in rows] == [(stage, "finished") for stage in STAGES]
+    nodes = cloze("status", "sample", "--json", cwd=place).json["runs"][0]["nodes"]
+    assert list(nodes) == STAGES or set(nodes) < set(STAGES), "of its last start"
+    assert {node["state"] for node in nodes.values()} <= {"finished", "cached"}
     tree = cloze("lineage", "runs/sample/dataset", "--json", cwd=place).json
     assert tree["parents"]["vocab"]["parents"]["corpus"]["fingerprint"] == tree["parents"]["corpus"]["fingerprint"]
     assert cloze("verify", "runs/sample/dataset", "--json", cwd=place).json["ok"] is True

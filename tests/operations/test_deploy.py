@@ -90,16 +90,21 @@ def test_deployed_twice_is_the_same_and_what_goes_is_gone(operations: Operations
         assert {f"{name}/{name}" for name in SEVEN} <= set(told["deployments"])  # beside those of the other tests
         nightly = operations.call("/deployments/name/nightly-evaluation/nightly-evaluation")
         assert nightly["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
+        data = operations.call("/deployments/name/data/data")["id"]
         by_hand = {"schedule": {"cron": "0 5 * * *"}, "active": False}
-        old = {"schedule": {"cron": "0 6 * * *"}, "active": True, "slug": "former"}
-        operations.call(f"/deployments/{nightly['id']}/schedules", [by_hand, old])
+        former = {"schedule": {"cron": "0 6 * * *"}, "active": True, "slug": "former"}
+        for deployment in (nightly["id"], data):
+            operations.call(f"/deployments/{deployment}/schedules", [by_hand, former])
         assert json.loads(cloze(operations, "deploy", "--json").stdout) == told
-        schedules = operations.call(f"/deployments/{nightly['id']}/schedules")
-        assert sorted(str(schedule["slug"]) for schedule in schedules) == [
-            "None",
-            "nightly",
-        ]  # made by hand stays, ours that went is gone
-        assert len(operations.call("/automations/filter", {})) == 2
+        slugs = {
+            each: [found["slug"] for found in operations.call(f"/deployments/{each}/schedules")]
+            for each in (nightly["id"], data)
+        }
+        assert slugs == {
+            nightly["id"]: ["nightly"],
+            data: [None],
+        }  # of a deployment without schedules in the file, those made by hand stay
+        assert sorted(found["name"] for found in operations.call("/automations/filter", {})) == sorted(told["automations"])
         assert "hook-of-ours" not in first.stdout + first.stderr
 
         form = operations.call("/deployments/name/full-run/full-run")["parameter_openapi_schema"]["properties"]

@@ -72,7 +72,8 @@ def check(server: Server, run: str, checkpoint: str) -> dict[str, Any]:
     return dict(found.data.params)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_a_server_that_is_killed_three_times_gets_all_of_it_once(server: Server, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "checkpoint", tmp_path / "pieces", step=7)
     card = tmp_path / "card.html"

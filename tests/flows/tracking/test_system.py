@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import types
+
+import pytest
 
 from flows.tracking.system import Sampler
 
@@ -32,3 +35,29 @@ def test_a_busy_process_is_seen() -> None:
     assert not [name for name in seen[0] if "rank4" in name]
     assert 0 < seen[0]["system/memory_percent"] < 100
     assert seen[0]["system/disk_free_gb"] > 0
+
+
+def test_gpus_are_seen_where_nvidias_library_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in of the library, of two GPUs of which one is lost."""
+    library = types.ModuleType("pynvml")
+
+    def memory(handle: int) -> types.SimpleNamespace:
+        if handle == 1:
+            raise RuntimeError("GPU is lost")
+        return types.SimpleNamespace(used=3 * 10**9)
+
+    for name, answer in {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda number: number,
+        "nvmlDeviceGetUtilizationRates": lambda handle: types.SimpleNamespace(gpu=40 + handle),
+        "nvmlDeviceGetMemoryInfo": memory,
+    }.items():
+        setattr(library, name, answer)
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    sampler = Sampler({}, lambda figures: None, ".")
+    try:
+        found = {name: value for name, value in sampler.sample().items() if "gpu" in name}
+    finally:
+        sampler.close()
+    assert found == {"system/gpu0_utilization_percent": 40.0, "system/gpu0_memory_gb": 3.0}
