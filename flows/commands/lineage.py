@@ -76,7 +76,10 @@ def _ancestors(fingerprint: str, places: _Places) -> dict[str, Any]:
     found = {"artifact": place, "fingerprint": fingerprint, **({"part": part} if part else {})}
     if not artifact.is_artifact(place):
         begun = claim.read(place)
-        inputs = {role: fingerprints.artifact_fingerprint(path) for role, path in _inputs(place).items()}
+        inputs = {
+            role: fingerprints.artifact_fingerprint(path) or fingerprints.part_fingerprint(path)
+            for role, path in _inputs(place).items()
+        }
         parents = {role: _ancestors(parent, places) for role, parent in inputs.items() if parent}
         return {"stage": begun.stage if begun else "", **found, "unfinished": True, "parents": parents}
     manifest = artifact.read_manifest(place)

@@ -30,14 +30,15 @@ def nightly(config: str, overrides: dict[str, Any], since: str | None, dry_run: 
     """
     from flows.graph.schedule import told
     from flows.night import night, suite
+    from flows.night.preview import preview
 
     wanted = suite.load(config, overrides)
     if dry_run:
-        preview = night.preview(wanted, since)
+        shown = preview(wanted, since)
         if as_json:
-            emit(preview)
+            emit(shown)
         else:
-            _show_preview(preview)
+            _show_preview(shown)
         return
     outcome = night.hold(wanted, since=since)
     _show(outcome)

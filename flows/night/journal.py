@@ -3,7 +3,8 @@
 It is the truth about the champion; MLflow's alias follows it when MLflow answers. A line that a kill has torn is passed over.
 
     {"kind": "night", "started", "ended", "seen": [key], "results": [{"key", "run", "training", "step", "written", "scores", "perplexity"}],
-     "candidate": key, "why", "champion": {…} who was promoted, or null, "failed": {key: sentence}, "gone": [key]}
+     "candidate": key, "why", "champion": {…} who was promoted, or null, "failed": {key: sentence}, "gone": [key],
+     "errors": number of nodes that failed}
     {"kind": "champion", "time", "champion": {…}, "version"}    MLflow's alias was moved by somebody else, and that counts
     {"kind": "rollback", "time", "why", "by"}        the champion's predecessor is champion again
     {"kind": "registered", "time", "key", "version"} MLflow knows of the champion

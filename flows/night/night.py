@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.graph import plan
-from flows.night import answers, champion, looking, recording, trend
+from flows.night import answers, champion, looking, recording, room, trend
 from flows.night.gate import Decision, decide
 from flows.night.journal import NIGHT, Champion, Journal
 from flows.night.looking import Choice, Found
@@ -167,7 +167,15 @@ class Night:
         if session is not None:
             facts = {"new": len(outcome.choice.new), "promoted": outcome.promoted_one, "why": outcome.why}
             recording.record(self.runs, self.started, outcome.evaluated, facts, outcome.trend)
+            self._make_room(session.directory)
         return outcome
+
+    def _make_room(self, directory: Path) -> None:
+        worked = [night["started"] for night in self.journal.nights() if night["results"] or night["failed"]]
+        reigned = [change.champion for change in self.journal.changes()[-champion.KEPT :]]
+        labels = {looking.label(one.run, one.step, one.key) for one in reigned}
+        if len(worked) > self.settings.keep_nights:
+            room.clear(directory, worked[-self.settings.keep_nights], labels)
 
     def _scores(self, session: Session) -> tuple[dict[str, answers.Scores], dict[str, str]]:
         """By label: the scores, and of what failed the sentence. What failed because its checkpoint went is told, and is no failure."""
@@ -197,6 +205,7 @@ class Night:
             "champion": promoted.as_json() if promoted else None,
             "failed": broken,
             "gone": [item.key for item in outcome.gone],
+            "errors": len(outcome.errors),
         }
 
     def _ask_mlflow(self, call: Callable[[Registry], object]) -> None:
@@ -229,8 +238,8 @@ def hold(
     """Hold a night from looking to the trend page.
 
     Args:
-        due: when it was to begin (Unix seconds). A night that began after that has looked already: then this one does nothing,
-            so that of several missed nights one is caught up with.
+        due: when it was to begin (Unix seconds). If a night that began after that went well, this one does nothing, so that of
+            several missed nights one is caught up with, and one that failed can be tried again.
         run: runs the session's steps; a failure may be raised, it is in `Session.failures` too.
 
     Raises:
@@ -239,7 +248,7 @@ def hold(
     """
     night = Night(wanted, since, screen)
     with night:
-        if due is not None and any(line["started"] > due for line in night.journal.nights()):
+        if due is not None and any(line["started"] > due and not line.get("errors") for line in night.journal.nights()):
             night.outcome.told = "Nothing to do: a later night has looked already"
             night.outcome.champion = night.journal.champion()
             return night.outcome
@@ -254,25 +263,6 @@ def hold(
             if not session.failures:
                 raise
         return night.finish(session)
-
-
-def preview(wanted: Suite, since: str | None = None) -> dict[str, Any]:
-    """What a night would do; it holds and changes nothing."""
-    night = Night(wanted, since)
-    choice, now = night.outcome.choice, night.journal.champion()
-    night.take(choice.chosen)
-    steps = [] if night.nothing else night.session().steps
-    return {
-        "new": [_found_json(item) for item in choice.new],
-        "chosen": [item.key for item in choice.chosen],
-        "waiting": [item.key for item in choice.waiting],
-        "passed": [item.key for item in choice.passed],
-        "nodes": [
-            {"name": step.name, "stage": step.node.stage, "why": step.why, "cached": step.cached, "seconds": step.last_seconds}
-            for step in steps
-        ],
-        "champion": now.as_json() if now else None,
-    }
 
 
 def _subject(item: Found | Champion, path: str) -> Subject:
@@ -298,11 +288,4 @@ def _line(found: Found, scores: answers.Scores) -> dict[str, Any]:
     return {
         "key": found.key, "run": found.run, "training": training, "step": found.step, "written": found.written,
         "scores": scores.as_json(), "perplexity": scores.perplexity,
-    }  # fmt: skip
-
-
-def _found_json(found: Found) -> dict[str, Any]:
-    return {
-        "key": found.key, "run": found.run, "step": found.step, "path": found.path, "written": found.written,
-        "milestone": found.milestone, "newest": found.newest,
     }  # fmt: skip

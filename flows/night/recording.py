@@ -23,7 +23,7 @@ def record(runs: Path, started: float, evaluated: Sequence[Mapping[str, Any]], f
     """
     spool = Spool(runs / ".tracking", tracking_uri(runs), EXPERIMENT)
     spool.start_sender()
-    night = spool.start_run(time.strftime("night %Y-%m-%d %H:%M", time.gmtime(started)), tags={"cloze.kind": "night"})
+    night = spool.start_run(time.strftime("gate %Y-%m-%d %H:%M", time.gmtime(started)), tags={"cloze.kind": "night"})
     spool.params(night, facts)
     for result in evaluated:
         name = f"{result['run']} step {result['step']}"

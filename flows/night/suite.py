@@ -59,6 +59,9 @@ class NightSettings(BaseModel):
     tries: int = Field(default=3, ge=1)
     """Nights on which a checkpoint's evaluation may fail before it is given up."""
 
+    keep_nights: int = Field(default=2, ge=1)
+    """Nights with work whose fine-tuned models are kept; those of the last champions are kept besides, and all scores."""
+
     timezone: str = "UTC"
     """Which the trend page's times and the dates of --since are in."""
 

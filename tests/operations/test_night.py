@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from flows.tracking.spool import Spool
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
 from tests.model.datasets import write_dataset
-from tests.operations.servers import Operations, prefect
+from tests.operations.servers import Operations, prefect, until
+from tests.operations.servers import cloze as cloze_there
+from tests.operations.test_deploy import Hearing
 
 pytestmark = pytest.mark.timeout(900)
 EASY = {"task": "sst2", "baselines": False, "epochs": 3, "batch_size": 8, "learning_rate": 0.001, "max_length": 32}
@@ -187,7 +191,7 @@ def test_nights_beside_a_training_that_removes_its_checkpoints(place: Path, monk
                     outcome = hold(place)
                     assert outcome.errors == {}
                     keys += [result["key"] for result in outcome.evaluated]
-                    time.sleep(0.2)
+                    time.sleep(0.5)
         finally:
             training.terminate()
             training.wait(60)
@@ -203,6 +207,7 @@ pull:
       directory: "{{ $CLOZE_HOME }}"
 deployments:
   - name: nightly
+    tags: [cloze]
     entrypoint: flows.prefect.nightly.nightly_evaluation
     concurrency_limit: {limit: 1, collision_strategy: CANCEL_NEW}
     work_pool: {name: cloze}
@@ -211,15 +216,27 @@ deployments:
 
 @pytest.mark.soak
 def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
-    operations: Operations, place: Path, monkeypatch: pytest.MonkeyPatch
+    operations: Operations, place: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """The suite's nodes are task runs, the page is the flow run's; of several late runs one works; without news it is green."""
+    """The suite's nodes are task runs, the page is the flow run's; of several late runs one works; without news it is green.
+
+    A night with news is told, with the page's address; one without is not.
+    """
     monkeypatch.setenv("CLOZE_RUNS", str(operations.runs))
     (place / "prefect.yaml").write_text(DEPLOYMENT)
     prefect(operations, "deploy", "--all", "--prefect-file", str(place / "prefect.yaml"))
     deployment = operations.call("/deployments/name/nightly-evaluation/nightly")["id"]
     fields = operations.call(f"/deployments/{deployment}")["parameter_openapi_schema"]["properties"]
     assert list(fields) == ["config", "since", "overrides", "retries"]
+
+    heard = HTTPServer(("127.0.0.1", 0), Hearing)
+    heard.heard = []  # type: ignore[attr-defined]
+    threading.Thread(target=heard.serve_forever, daemon=True).start()
+    request.addfinalizer(heard.shutdown)
+    operations.environment["CLOZE_NOTIFY"] = f"http://127.0.0.1:{heard.server_port}/"
+    request.addfinalizer(lambda: operations.environment.pop("CLOZE_NOTIFY"))
+    deployed = cloze_there(operations, "deploy")
+    assert deployed.returncode == 0, deployed.stderr
 
     train(place, "flowing")
     config = str(place / "night.yaml")
@@ -256,3 +273,7 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
     wrong = operations.end(operations.trigger("nightly-evaluation/nightly", config="no-such-config"))
     assert wrong["type"] == "FAILED"
     assert "neither a config file nor a preset" in wrong["message"]
+
+    mine = until(lambda: [told for told in heard.heard if told["flow"] == "nightly-evaluation"])  # type: ignore[attr-defined]
+    assert "; trend: file://" in mine[0]["message"]
+    assert [told["state"] for told in mine if told["state"] != "Failed"] == ["Evaluated"]

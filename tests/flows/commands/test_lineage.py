@@ -76,3 +76,33 @@ def test_what_is_outside_is_said(runs: Path) -> None:
     assert told[-1].split() == ["data", "ffffffffffff", "(outside)"]
     with pytest.raises(DataError, match="holds no finished artifact"):
         CliRunner().invoke(lineage, [str(runs / "one")], catch_exceptions=False)
+
+
+def test_an_unfinished_training_tells_what_it_reads_and_a_corpus_its_files(runs: Path) -> None:
+    dataset = runs / "one" / "dataset"
+    job = {
+        "stage": "pretrain",
+        "reference": "",
+        "config": {},
+        "path": "",
+        "inputs": {"dataset": str(dataset)},
+        "execution": {},
+        "fingerprint": "",
+    }
+    logs = runs / "one" / "going" / "_logs"
+    logs.mkdir()
+    (logs / "job.json").write_text(json.dumps(job))
+    corpus = artifact.Manifest(
+        stage="corpus",
+        version=1,
+        fingerprint="corpus" + "0" * 12,
+        parents={"source/books": "b" * 64},
+        config={"sources": [{"kind": "books", "path": "/texts/books"}, {"kind": "wikipedia", "path": "/texts/wiki"}]},
+        files=(),
+    )
+    (runs / "one" / "corpus").mkdir()
+    artifact.write_manifest(str(runs / "one" / "corpus"), corpus)
+    going = shown(runs / "one" / "early")["parents"]["checkpoint"]
+    assert going["unfinished"]
+    assert going["parents"]["dataset"]["artifact"] == str(dataset)
+    assert shown(runs / "one" / "corpus")["parents"]["source/books"]["files"] == ["/texts/books"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 
 from flows.night import suite, trend
 from flows.night.journal import Journal
-from flows.night.night import Night, hold, preview
+from flows.night.night import Night, hold
+from flows.night.preview import preview
+from flows.night.room import clear
 from flows.session import Session
 from flows.tracking.spool import Spool
-from pipeline.core import checkpoints
+from pipeline.core import checkpoints, storage
 from pipeline.core.errors import UsageError
 from tests.flows.night.test_journal import champion, night
 from tests.flows.night.test_looking import training
@@ -93,10 +96,16 @@ def test_what_fails_is_tried_again_three_nights_then_given_up(runs: Path) -> Non
 
 def test_of_several_missed_nights_one_is_caught_up_with(runs: Path) -> None:
     training(runs / "demo" / "pretrain-aaa", "a" * 64, [20])
-    began = Night(suite.load()).started
-    hold(suite.load(), run=lambda session: session.failures.update({session.steps[0].name: RuntimeError()}))
+    due = Night(suite.load()).started - 86400
+
+    def fail(session: Session) -> None:
+        session.failures |= {session.steps[0].name: RuntimeError()}
+
+    assert hold(suite.load(), due=due - 86400, run=fail).errors
+    assert hold(suite.load(), due=due - 86400, run=fail).errors  # tried again: the first one did not do it
+    assert hold(suite.load(), due=due, run=lambda session: None).errors == {}
     training(runs / "demo" / "pretrain-bbb", "b" * 64, [20])  # a training that goes on all the time
-    late = hold(suite.load(), due=began - 86400, run=never)
+    late = hold(suite.load(), due=due, run=never)
     assert late.told == "Nothing to do: a later night has looked already"
     assert preview(suite.load())["chosen"]
 
@@ -173,3 +182,27 @@ def test_the_page_tells_of_all_and_escapes_what_it_shows(tmp_path: Path) -> None
     assert "On 1 night there was nothing new" in page
     assert "http://www.w3.org" in page  # the SVG's names; nothing else leads out
     assert "https:" not in page.replace("https://www.w3.org", "")
+
+
+def test_old_models_go_and_those_of_champions_stay(tmp_path: Path) -> None:
+    def made(name: str, time: float) -> Path:
+        path = tmp_path / f"{name}-0123456789ab"
+        storage.write_bytes(str(path / "manifest.json"), b"{}")
+        os.utime(path / "manifest.json", (time, time))
+        (tmp_path / name).symlink_to(path.name)
+        return path
+
+    old, champions, new = (
+        made("finetune@demo.1.aaaaaaaa-1", 10),
+        made("finetune@demo.2.bbbbbbbb-1", 10),
+        made("perplexity@demo.3.cccccccc", 30),
+    )
+    (tmp_path / "_runs").mkdir()
+    assert clear(tmp_path, 20, {"demo.2.bbbbbbbb"}) == [old.name]
+    assert not old.exists()
+    assert not (tmp_path / "finetune@demo.1.aaaaaaaa-1").is_symlink()
+    assert champions.exists()
+    assert new.exists()
+    assert (tmp_path / "finetune@demo.2.bbbbbbbb-1").exists()
+    assert (tmp_path / "_runs").exists()
+    assert clear(tmp_path / "none", 20, ()) == []
