@@ -78,7 +78,7 @@ def services(runs: Path, *, prefect: int, mlflow: int | None, page: int) -> tupl
         Service(
             name="mlflow",
             title="MLflow",
-            module=mlflow_module(runs, mlflow or 0),
+            module=mlflow_module(mlflow or 0),
             port=mlflow,
             address=address(mlflow or 0),
             health=f"{address(mlflow or 0)}/health",
@@ -116,10 +116,10 @@ def without_user(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def mlflow_module(runs: Path, port: int) -> tuple[str, ...]:
-    """MLflow's server over the store that runs write to; one process is enough for one machine's users."""
+def mlflow_module(port: int) -> tuple[str, ...]:
+    """MLflow's server over the store that `environment` names; one process is enough for one machine's users."""
     return (
-        "mlflow", "server", "--backend-store-uri", tracking_uri(runs), "--host", LOOPBACK, "--port", str(port), "--workers", "1",
+        "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1",
         "--allowed-hosts", ",".join(sorted(names(port))), "--cors-allowed-origins", ",".join(origins(port)),
     )  # fmt: skip
 
@@ -141,6 +141,9 @@ def environment(runs: Path, prefect_port: int) -> dict[str, str]:
         "PREFECT_SERVER_DATABASE_TIMEOUT": os.environ.get("PREFECT_SERVER_DATABASE_TIMEOUT") or "60",
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_BACKEND_STORE_URI": tracking_uri(
+            runs
+        ),  # no argument, which every user of the machine sees: it may hold a password
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # else MLflow keeps nine more processes, for evaluations that we do not start
         processes.MARK: str(place),
         "CLOZE_RUNS": str(runs.resolve()),
