@@ -15,6 +15,7 @@ from prefect.exceptions import Abort
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
+from prefect.settings import PREFECT_UI_URL
 from prefect.states import Cancelled, Completed, Crashed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from rich.console import Console
@@ -89,6 +90,8 @@ def made_in_tasks(session: Session, retries: int) -> State[Any]:
     assert session.record is not None
     session.record.update(prefect=str(flow_run.id))
     started = ACTIVE.get() is not None
+    if started and PREFECT_UI_URL.value():
+        session.screen.print(f"[dim]Prefect: {PREFECT_UI_URL.value()}/runs/flow-run/{flow_run.id}[/]", soft_wrap=True)
     with Teller(str(flow_run.id), by_worker=not started and deployment.id is not None) as teller:
         teller.markdown(f"{session.config.name}-plan", plan_page(session), f"The plan of run {session.config.name}")
         token = RUNNING.set(Running(session, teller, retries))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,6 @@ def test_twenty_cancels(operations: Operations, toys: Toys) -> None:
 
 @pytest.mark.soak
 def test_a_killed_worker_takes_its_flow_with_it_and_a_rerun_goes_on(operations: Operations, toys: Toys) -> None:
-    """By the terminal: `cloze resume` goes on with what a deployment has begun."""
     toys.hold.touch()
     config = toys.write(train={"hold": str(toys.hold)}, run=TWO)
     flow_run = operations.trigger("full-run/toys", config=config)
@@ -124,6 +124,30 @@ def test_a_killed_worker_takes_its_flow_with_it_and_a_rerun_goes_on(operations: 
     operations.retry(flow_run)
     assert until(lambda: (now := operations.state(flow_run))["type"] == "COMPLETED" and now)
     assert artifact.read_manifest(str(operations.runs / toys.run / "train")).summary["resumed"] == saved
+
+
+@pytest.mark.soak
+def test_a_run_of_a_lost_machine_is_found_by_its_silence(operations: Operations, toys: Toys) -> None:
+    """Worker and flow are killed at one moment, so nobody is left to tell."""
+    assert cloze(operations, "deploy").returncode == 0
+    toys.hold.touch()
+    flow_run = operations.trigger("full-run/toys", config=toys.write(train={"hold": str(toys.hold)}, run=TWO))
+    until(lambda: operations.training(toys.run))
+    engine = next(process for process in operations.processes() if "prefect.engine" in " ".join(process.cmdline()))
+    worker = engine.ppid()
+    os.kill(worker, signal.SIGSTOP)
+    engine.kill()
+    os.kill(worker, signal.SIGKILL)
+    began = time.monotonic()
+    state = operations.end(flow_run)
+    operations.worker()
+    assert state["type"] == "CRASHED"
+    assert "no sign of life" in state["message"]
+    assert time.monotonic() - began < 140
+    assert not operations.processes()  # the kernel has ended the ranks
+    toys.hold.unlink()
+    done = cloze(operations, "status", toys.run, "--json")
+    assert '"crashed"' in done.stdout
 
 
 @pytest.mark.soak
