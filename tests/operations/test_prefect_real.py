@@ -50,14 +50,14 @@ def test_two_trainings_never_share_a_gpu(tmp_path: Path) -> None:
         prefect(operations, "deploy", "--all", "--prefect-file", str(PREFECT_YAML))
         operations.worker(CUDA_VISIBLE_DEVICES="0")
         dataset = str((operations.runs / "sample" / "dataset").resolve())
-        vocab = str((operations.runs / "sample" / "vocab").resolve())
         runs = []
         for name in ("one", "two"):
             path = tmp_path / f"{name}.yaml"
-            pretrain = {"dataset": dataset, "vocab": vocab, "model": "bert-tiny", "steps": 60, "global_batch": 16}
+            pretrain = {"dataset": dataset, "model": "bert-tiny", "steps": 60, "global_batch": 16}
             path.write_text(json.dumps({"name": name, "pretrain": pretrain, "run": {"processes": 1, "cpus": 1}}))
             runs.append(operations.trigger("pretraining/pretraining", config=str(path)))
-        assert [operations.end(run)["type"] for run in runs] == ["COMPLETED", "COMPLETED"]
+        ends = [operations.end(run) for run in runs]
+        assert [end["type"] for end in ends] == ["COMPLETED", "COMPLETED"], ends
         spans = []
         for name in ("one", "two"):
             record = json.loads(sorted((operations.runs / name).glob("_runs/*.json"))[-1].read_text())
