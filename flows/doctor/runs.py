@@ -17,7 +17,7 @@ from flows.graph.plan import runs_directory
 from flows.servers import processes, state
 from flows.servers.child import answers
 from flows.servers.services import grace_seconds, without_user
-from flows.tracking.refused import refused, send_again
+from flows.tracking.refused import FILE, refused, send_again
 from pipeline.core.humanize import duration
 from pipeline.core.processes import PARENT_PID
 
@@ -99,16 +99,20 @@ def orphans() -> Iterator[Finding]:
 
 
 def refused_records() -> Iterator[Finding]:
-    """What MLflow has refused to record, by reason."""
+    """What MLflow has refused to record, with the most frequent reason."""
     spools = runs_directory() / ".tracking"
-    for reason, count in refused(spools).most_common():
-        yield Finding(
-            check="records",
-            found=f"{count:,} refused by MLflow: {reason}",
-            ok=False,
-            fix="mend the cause, then send them again with --fix; what is refused once more is set aside once more",
-            mend=partial(send_again, spools),
-        )
+    reasons = refused(spools)
+    if not reasons:
+        return
+    (reason, _), *others = reasons.most_common()
+    more = f" (and {len(others)} more reasons, in {spools / FILE})" if others else ""
+    yield Finding(
+        check="records",
+        found=f"{reasons.total():,} refused by MLflow: {reason}{more}",
+        ok=False,
+        fix="mend the cause, then send them again with --fix; what is refused once more is set aside once more",
+        mend=partial(send_again, spools),
+    )
 
 
 def _told(service: dict[str, object]) -> str:

@@ -141,9 +141,8 @@ def environment(runs: Path, prefect_port: int) -> dict[str, str]:
         "PREFECT_SERVER_DATABASE_TIMEOUT": os.environ.get("PREFECT_SERVER_DATABASE_TIMEOUT") or "60",
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_BACKEND_STORE_URI": tracking_uri(
-            runs
-        ),  # no argument, which every user of the machine sees: it may hold a password
+        # no argument of the server's, which every user of the machine sees: it may hold a password
+        "MLFLOW_BACKEND_STORE_URI": tracking_uri(runs),
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # else MLflow keeps nine more processes, for evaluations that we do not start
         processes.MARK: str(place),
         "CLOZE_RUNS": str(runs.resolve()),

@@ -23,7 +23,7 @@ from flows.tracking.spool import Spool
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
 from tests.model.datasets import write_dataset
-from tests.operations.servers import Operations, prefect, until
+from tests.operations.servers import Operations, until
 from tests.operations.servers import cloze as cloze_there
 from tests.operations.test_deploy import Hearing
 
@@ -200,20 +200,6 @@ def test_nights_beside_a_training_that_removes_its_checkpoints(place: Path, monk
     assert len(left) <= 2  # what the nights held has gone since
 
 
-DEPLOYMENT = """
-name: night
-pull:
-  - prefect.deployments.steps.set_working_directory:
-      directory: "{{ $CLOZE_HOME }}"
-deployments:
-  - name: nightly
-    tags: [cloze]
-    entrypoint: flows.prefect.nightly.nightly_evaluation
-    concurrency_limit: {limit: 1, collision_strategy: CANCEL_NEW}
-    work_pool: {name: cloze}
-"""
-
-
 @pytest.mark.soak
 def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
     operations: Operations, place: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -223,12 +209,6 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
     A night with news is told, with the page's address; one without is not.
     """
     monkeypatch.setenv("CLOZE_RUNS", str(operations.runs))
-    (place / "prefect.yaml").write_text(DEPLOYMENT)
-    prefect(operations, "deploy", "--all", "--prefect-file", str(place / "prefect.yaml"))
-    deployment = operations.call("/deployments/name/nightly-evaluation/nightly")["id"]
-    fields = operations.call(f"/deployments/{deployment}")["parameter_openapi_schema"]["properties"]
-    assert list(fields) == ["config", "since", "overrides", "retries"]
-
     heard = HTTPServer(("127.0.0.1", 0), Hearing)
     heard.heard = []  # type: ignore[attr-defined]
     threading.Thread(target=heard.serve_forever, daemon=True).start()
@@ -237,6 +217,9 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
     request.addfinalizer(lambda: operations.environment.pop("CLOZE_NOTIFY"))
     deployed = cloze_there(operations, "deploy")
     assert deployed.returncode == 0, deployed.stderr
+    deployment = operations.call("/deployments/name/nightly-evaluation/nightly-evaluation")["id"]
+    fields = operations.call(f"/deployments/{deployment}")["parameter_openapi_schema"]["properties"]
+    assert list(fields) == ["config", "since", "overrides", "retries"]
 
     train(place, "flowing")
     config = str(place / "night.yaml")
@@ -268,9 +251,9 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
     assert "Trend page: [" in pages["night"]
     assert "/.night/trend.html" in pages["night"]
 
-    quiet = operations.end(operations.trigger("nightly-evaluation/nightly", config=config))
+    quiet = operations.end(operations.trigger("nightly-evaluation/nightly-evaluation", config=config))
     assert (quiet["type"], quiet["message"]) == ("COMPLETED", "Nothing new: no checkpoint has come")
-    wrong = operations.end(operations.trigger("nightly-evaluation/nightly", config="no-such-config"))
+    wrong = operations.end(operations.trigger("nightly-evaluation/nightly-evaluation", config="no-such-config"))
     assert wrong["type"] == "FAILED"
     assert "neither a config file nor a preset" in wrong["message"]
 
