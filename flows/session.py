@@ -221,6 +221,7 @@ class Session:
         with slots.taken(
             wanted, self.machine, self.config.name, step.name, self._stop.is_set, lambda: self._told_waiting(step)
         ) as devices:
+            self.record.node(step.name, record.RUNNING)
             given: dict[str, Any] = {"devices": devices} if devices else {}
             if execution.cpus and not execution.threads:
                 given["threads"] = max(1, execution.cpus // execution.processes)
@@ -264,7 +265,6 @@ class _Shown(Reporter):
     def begin(self, build_id: str) -> None:
         self.session.begun.add(self.step.fingerprint)
         self.also.begin(build_id)
-        self.record.node(self.step.name, record.RUNNING)
 
     def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         self.display.progress(done, total, unit, figures)
