@@ -78,7 +78,7 @@ def webhook() -> Iterator[HTTPServer]:
     server.server_close()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_deployed_twice_is_the_same_and_what_goes_is_gone(operations: Operations, webhook: HTTPServer) -> None:
     try:
