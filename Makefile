@@ -3,8 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
-# Two at a time: many tests wait for processes. A file's tests stay together, for the sake of what they share.
-PARALLEL ?= -n 2 --dist loadfile
+# Two at a time: many tests wait for processes. A file's tests stay together, for the sake of what they share; in the order of
+# the folders, for the longest are in the first ones.
+PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 

@@ -89,8 +89,8 @@ def test_reading_beside_a_training_that_prunes(dataset: str, tmp_path: Path) -> 
         for reader in readers:
             reader.join(30)
     assert faults == []
-    assert len(set(whole)) > 3
-    assert len(set(named)) > 3
+    assert len(set(whole)) > 1
+    assert len(set(named)) > 1
     state.prune(str(run), 1, NO_MILESTONES)
     assert kept(run) == [20]
 

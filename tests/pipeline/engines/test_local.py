@@ -69,6 +69,9 @@ def test_a_signal_to_the_whole_group_leaves_nothing(number: signal.Signals, tmp_
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a shell's background jobs ignore it, and who they start
     )
     try:
         assert within(60, lambda: len(list((tmp_path / "notes").glob("began-*"))) >= 2)
