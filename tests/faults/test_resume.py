@@ -15,7 +15,7 @@ from model.checkpoint import load
 from tests.flows.test_cli import cloze
 from tests.model.datasets import write_dataset
 
-ARGUMENTS = ["--model", "bert-tiny", "--steps", "400", "--global-batch", "8", "--precision", "fp32", "--checkpoint-every", "10"]
+ARGUMENTS = ["--model", "bert-tiny", "--steps", "120", "--global-batch", "8", "--precision", "fp32", "--checkpoint-every", "20"]
 
 
 @pytest.mark.slow
@@ -38,7 +38,7 @@ def test_stopped_then_resumed_is_as_never_stopped(tmp_path: Path) -> None:
     assert "is saved: run again to go on" in told
     resumed = cloze("resume", tmp_path / "stopped", "--json")
     assert resumed.returncode == 0, resumed.stderr
-    assert resumed.json["steps"] == 400
+    assert resumed.json["steps"] == 120
     states = [load(str(tmp_path / name)).state for name in ("straight", "stopped")]
     assert all(value.equal(states[1][name]) for name, value in states[0].items())
     assert cloze("resume", tmp_path / "stopped", "--json").json["cached"] is True
