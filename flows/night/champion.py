@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.night.journal import CHAMPION, REGISTERED, ROLLBACK, Champion, Journal
+from flows.tracking.models import RUN_NAME
 from pipeline.core.checkpoints import is_checkpoint
 from pipeline.core.errors import ClozeError, UsageError
 
@@ -95,7 +96,7 @@ def tell(journal: Journal, registry: Registry) -> Version | None:
         path or champion.checkpoint,
         fingerprint=champion.key,
         metrics=_metrics(champion.scores),
-        tags={"cloze.run": champion.run, "cloze.step": str(champion.step)},
+        tags={RUN_NAME: champion.run, "cloze.step": str(champion.step)},
         step=champion.step,
         build=champion.build or None,
     )
@@ -167,7 +168,7 @@ def _from_version(version: Version) -> Champion:
     return Champion(
         key=version.fingerprint,
         checkpoint=version.checkpoint,
-        run=version.tags.get("cloze.run") or f"{version.name} version {version.number}",
+        run=version.tags.get(RUN_NAME) or f"{version.name} version {version.number}",
         step=int(step) if step.isdecimal() else 0,
         since=time.time(),
         why=f"version {version.number} was made champion in MLflow",
