@@ -44,7 +44,8 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
 
     Args:
         example: of what is wanted, for the message.
-        sections: whether a key needs a section before it, such as `pretrain.steps`; alone stand only `name` and `tokenizer`.
+        sections: whether a key needs a section before it, such as `pretrain.steps`; alone stand only `name` and `tokenizer`, and
+            a section that is left out or brought in: `finetune=false`.
 
     Raises:
         UsageError: no `=`, an empty key, or a value that is not YAML.
@@ -53,12 +54,15 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
     for setting in settings:
         key, equals, text = setting.partition("=")
         key = key.strip()
-        if not equals or not all(key.split(".")) or (sections and "." not in key and key not in ("name", "tokenizer")):
+        if not equals or not all(key.split(".")):
             raise UsageError(f"--set {setting!r} must look like {example}")
         try:
-            pairs.append((key, read_yaml(text)))
+            value = read_yaml(text)
         except yaml.YAMLError as error:
             raise UsageError(f"--set {setting!r} has a value that is not valid YAML; quote it") from error
+        if sections and "." not in key and key not in ("name", "tokenizer") and not isinstance(value, bool):
+            raise UsageError(f"--set {setting!r} must look like {example}")
+        pairs.append((key, value))
     return unfold(pairs)
 
 

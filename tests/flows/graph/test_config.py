@@ -30,6 +30,12 @@ def test_overrides_go_on_top_and_bring_sections_in(toy_config: str) -> None:
     assert (list(config.nodes), config.name, config.execution.workers) == (["letters", "count"], "2024-01-01", 2)
 
 
+def test_a_section_is_left_out_by_false(toy_config: str) -> None:
+    assert list(load(toy_config, "count=false").nodes) == ["letters"]
+    with pytest.raises(UsageError, match="stage count needs stage letters"):
+        load(toy_config, "letters=false")
+
+
 def test_a_date_in_a_file_is_text_too(toy_config: str) -> None:
     Path(toy_config).write_text("name: 2024-01-01\nletters: {}\n")
     assert load(toy_config).dump()["name"] == "2024-01-01"

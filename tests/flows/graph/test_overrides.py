@@ -32,6 +32,10 @@ def test_what_json_cannot_hold_is_refused(text: str) -> None:
         parse([f"name={text}"], "x")
 
 
+def test_a_section_is_left_out() -> None:
+    assert parse(["count=false"], "x", sections=True) == {"count": False}
+
+
 @pytest.mark.parametrize("setting", ["steps", "=3", "pretrain.=3", ".steps=3", "steps=3"])
 def test_a_malformed_setting_is_told_with_an_example(setting: str) -> None:
     with pytest.raises(UsageError, match="must look like section.key=value"):
