@@ -25,7 +25,7 @@ from flows.tracking.spool import FLUSH_SECONDS
 from flows.views import terminal
 from flows.views.instances import MOST_LINES
 from flows.views.live import StageDisplay, live_lines
-from pipeline.core.errors import ClozeError, Stopped
+from pipeline.core.errors import Stopped
 from pipeline.core.execute import Result
 from pipeline.core.lock import locked
 from pipeline.core.reporting import SILENT, Reporter
@@ -307,7 +307,7 @@ def _sentence(error: BaseException | None) -> str | None:
         return None
     if isinstance(error, KeyboardInterrupt):
         return "stopped before it had anything to save; run again"
-    return str(error) if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}".removesuffix(": ")
+    return schedule.sentence(error)
 
 
 def run_plain(session: Session) -> Mapping[str, Result]:

@@ -18,6 +18,7 @@ from flows.servers import processes, state
 from flows.servers.child import answers
 from flows.servers.services import grace_seconds, without_user
 from flows.tracking.refused import FILE, refused, send_again
+from flows.tracking.spool import DIRECTORY
 from pipeline.core.humanize import duration
 from pipeline.core.processes import PARENT_PID
 
@@ -100,7 +101,7 @@ def orphans() -> Iterator[Finding]:
 
 def refused_records() -> Iterator[Finding]:
     """What MLflow has refused to record, with the most frequent reason."""
-    spools = runs_directory() / ".tracking"
+    spools = runs_directory() / DIRECTORY
     reasons = refused(spools)
     if not reasons:
         return

@@ -37,8 +37,7 @@ class Step:
     Attributes:
         inputs: paths by role.
         after: the nodes of this plan that have to be made before.
-        last_seconds: what the node took the last time, in this run's directory.
-        before: the manifest of what was made then.
+        before: the manifest of what was made the last time, in this run's directory.
     """
 
     node: Node
@@ -48,12 +47,16 @@ class Step:
     artifact: str
     cached: bool
     why: str
-    last_seconds: float | None
     before: Manifest | None = None
 
     @property
     def name(self) -> str:
         return self.node.name
+
+    @property
+    def last_seconds(self) -> float | None:
+        """What the node took the last time."""
+        return self.before.seconds if self.before else None
 
     @property
     def forced(self) -> bool:
@@ -100,13 +103,13 @@ def plan(
         led = with_what_leads_to(nodes, wanted)
         nodes = {name: node for name, node in nodes.items() if name in led}
         forced, chosen = forced & led, chosen & led
+    if chosen:
+        forced &= chosen
     steps: dict[str, Step] = {}
     directory = run_directory(config)
     outside: dict[str, str] = {}  # fingerprints of what is no part of the run
     with fingerprints.remembering():
         for name, node in nodes.items():
-            if chosen and name in forced and name not in chosen:
-                forced.discard(name)
             steps[name] = _step(node, directory, steps, outside, name in forced, begun)
     if not chosen:
         return list(steps.values())
@@ -143,7 +146,6 @@ def _step(
         artifact=place,
         cached=not why,
         why=why,
-        last_seconds=before.seconds if before else None,
         before=before,
     )
 

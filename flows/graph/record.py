@@ -115,9 +115,8 @@ class RunRecord:
     def progress(self, name: str, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         """How far a node has come."""
         node = self.content["nodes"][name]
-        part = (
-            figures.get("step") if isinstance(figures.get("step"), str) else None
-        )  # of a stage in several parts, each has its own count
+        step = figures.get("step")
+        part = step if isinstance(step, str) else None  # of a stage in several parts, each has its own count
         if node.get("part") != part or "begun" not in node:
             node |= {"part": part, "begun": [time.time(), done]}
         told = {key: value for key, value in figures.items() if isinstance(value, (int, float, str))}
@@ -205,9 +204,9 @@ def dead(runs: Path) -> list[str]:
     found = []
     for directory in directories(runs):
         for path in records_in(directory)[-1:]:
-            with suppress(OSError, ValueError):
-                if json.loads(path.read_text(encoding="utf-8"))["state"] == RUNNING and not is_held(str(directory)):
-                    found.append(directory.name)
+            content = read_file(path)
+            if content is not None and content["state"] == RUNNING and not is_held(str(directory)):
+                found.append(directory.name)
     return found
 
 
@@ -216,10 +215,10 @@ def mark_dead(runs: Path) -> list[str]:
     marked = []
     for directory in directories(runs):
         for path in records_in(directory):
-            with suppress(OSError, ValueError):
-                content = json.loads(path.read_text(encoding="utf-8"))
-                if content["state"] != RUNNING or is_held(str(directory)):
-                    continue
+            content = read_file(path)
+            if content is None or content["state"] != RUNNING or is_held(str(directory)):
+                continue
+            with suppress(OSError):
                 for node in content["nodes"].values():
                     if node["state"] in (RUNNING, WAITING):
                         node["state"] = CRASHED if node["state"] == RUNNING else SKIPPED

@@ -26,7 +26,8 @@ class Failures(ClozeError):
 
 
 def sentence(error: BaseException) -> str:
-    return str(error) if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}"
+    """What an error says; one that is not ours, with its kind."""
+    return str(error) if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def told(errors: Mapping[str, BaseException]) -> BaseException:

@@ -9,6 +9,7 @@ A key of a section is a field of its stage's config, a role of the stage's input
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flows.graph import stages
@@ -229,10 +230,7 @@ class Graph:
                 if origin.node is not None and step_of(origin.path) >= 0:
                     maker = self.nodes[origin.node]
                     config = _with_milestone(maker.config, step_of(origin.path))
-                    self.nodes[maker.name] = Node(
-                        name=maker.name, stage=maker.stage, section=maker.section, values=maker.values,
-                        config=config, execution=maker.execution, inputs=maker.inputs,
-                    )  # fmt: skip
+                    self.nodes[maker.name] = replace(maker, config=config)
 
 
 def _place(node: Node) -> dict[str, Any]:

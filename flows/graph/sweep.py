@@ -6,7 +6,6 @@ there is none, or if it waits for a worker that has taken it and is gone. What r
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -60,9 +59,9 @@ def _owners(runs: Path) -> dict[str, Owner]:
     for directory in record.directories(runs):
         held = lock.is_held(str(directory))
         for path in record.records_in(directory):
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                content = json.loads(path.read_text(encoding="utf-8"))
-                if content["prefect"]:
+            with suppress(KeyError, TypeError):
+                content = record.read_file(path)
+                if content is not None and content["prefect"]:
                     alive = held and content["state"] == record.RUNNING
                     found[str(content["prefect"])] = Owner(host=content["host"], pid=content["pid"], alive=alive)
     return found

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from flows.night.journal import CHAMPION, REGISTERED, ROLLBACK, Champion, Journal
 from flows.tracking.models import RUN_NAME
+from flows.tracking.spool import DIRECTORY
 from pipeline.core.checkpoints import is_checkpoint
 from pipeline.core.errors import ClozeError, UsageError
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 COPIES = "champions"  # below the journal's directory
 KEPT = 3  # champions whose weights are kept: for rollbacks
-TRACKING = ".tracking"  # of MLflow's records, below the runs
 TRAINING = "training"  # of a checkpoint: what only resuming needs
 
 
@@ -131,7 +131,7 @@ def settle(journal: Journal) -> list[str]:
     from flows.tracking.registry import Registry
 
     runs = journal.directory.parent
-    if journal.champion() is None and not (runs / TRACKING).exists():
+    if journal.champion() is None and not (runs / DIRECTORY).exists():
         return []
     told = []
     try:

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import artifact, claim
+from pipeline.core.checkpoints import COMPLETE, STEPS, step_of
 from pipeline.core.errors import ClozeError, UsageError
 from pipeline.core.worker import LOGS
 
 STAGE = "pretrain"
-STEPS, COMPLETE = "checkpoints", "checkpoint.json"  # below a training; in a checkpoint, written last
 EVERY = "milestone_every"  # of a training's config, as MILESTONES is
 NEWEST, MILESTONES, ALL = "newest", "milestones", "all"
-_STEP = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +101,10 @@ def _of_training(training: Path, runs: Path) -> Iterator[Found]:
     fingerprint, build, config, inputs = about
     marks = []
     for mark in sorted((training / STEPS).glob(f"step-*/{COMPLETE}")):
-        named = _STEP.fullmatch(mark.parent.name)
+        step = step_of(mark.parent.name)
         with contextlib.suppress(FileNotFoundError):  # it is being removed
-            if named:
-                marks.append((int(named[1]), mark.parent, mark.stat().st_mtime))
+            if step >= 0:
+                marks.append((step, mark.parent, mark.stat().st_mtime))
     made_from = _made_from(inputs)
     milestones, every = {int(step) for step in config.get(MILESTONES) or ()}, config.get(EVERY)
     for step, place, written in marks:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.tracking.spool import EXPERIMENT, Spool, tracking_uri
+from flows.tracking.spool import DIRECTORY, EXPERIMENT, Spool, tracking_uri
 
 
 def record(runs: Path, started: float, evaluated: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], page: str) -> bool:
@@ -21,7 +21,7 @@ def record(runs: Path, started: float, evaluated: Sequence[Mapping[str, Any]], f
         facts: of the night, as parameters.
         page: the trend page's file.
     """
-    spool = Spool(runs / ".tracking", tracking_uri(runs), EXPERIMENT)
+    spool = Spool(runs / DIRECTORY, tracking_uri(runs), EXPERIMENT)
     spool.start_sender()
     night = spool.start_run(time.strftime("gate %Y-%m-%d %H:%M", time.gmtime(started)), tags={"cloze.kind": "night"})
     spool.params(night, facts)

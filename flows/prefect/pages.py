@@ -11,7 +11,7 @@ from urllib.parse import quote
 from flows.graph import addresses, plan
 from flows.session import Session
 from flows.tracking import links
-from flows.tracking.spool import tracking_uri
+from flows.tracking.spool import DIRECTORY, tracking_uri
 from pipeline.core.execute import Result
 from pipeline.core.humanize import duration, short
 from pipeline.core.secrets import masked
@@ -45,7 +45,7 @@ def node_page(session: Session, step: plan.Step, result: Result, build_id: str |
     places = [f"artifact: `{Path(result.artifact).resolve()}`"]
     mlflow = addresses.mlflow(plan.runs_directory())
     if mlflow and build_id:
-        known = links.page(plan.runs_directory() / ".tracking", build_id, mlflow)
+        known = links.page(plan.runs_directory() / DIRECTORY, build_id, mlflow)
         places.append(f"MLflow: [{step.name}]({known or mlflow})")
     elif mlflow:
         places.append(f"MLflow: [{mlflow}]({mlflow})")

@@ -23,12 +23,11 @@ from pydantic_core import to_jsonable_python
 from flows.graph import stages
 from flows.tracking import code, params
 from flows.tracking.node import NodeFacts, NodeRecord
-from flows.tracking.spool import EXPERIMENT, FLUSH_SECONDS, Spool, tracking_uri
+from flows.tracking.spool import DIRECTORY, EXPERIMENT, FLUSH_SECONDS, Spool, tracking_uri
 from pipeline.core.execute import Result
 from pipeline.core.reporting import SILENT, Reporter
 from pipeline.core.secrets import masked
 
-DIRECTORY = ".tracking"  # below the runs
 CONFIG, RESOLVED = "config.yaml", "resolved.yaml"
 log = logging.getLogger(__name__)
 

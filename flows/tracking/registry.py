@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.tracking import models
 from flows.tracking.client import connect, experiment_id
-from flows.tracking.spool import EXPERIMENT, OUR_ID, tracking_uri
+from flows.tracking.spool import DIRECTORY, EXPERIMENT, OUR_ID, tracking_uri
 from flows.tracking.versions import PROMOTE, ROLLBACK, iso, now, reigns
 from flows.tracking.versions import Change as Change
 from flows.tracking.versions import Version as Version
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 MODEL = "cloze"
 CHAMPION = "champion"
 CHANGE = "cloze.champion."  # and a number: a tag of the registered model
-DIRECTORY = ".tracking"  # below the runs
 
 
 class Registry:

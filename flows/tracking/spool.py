@@ -41,6 +41,7 @@ from pipeline.core.secrets import masked
 
 EXPERIMENT = "cloze"
 URI = "MLFLOW_TRACKING_URI"  # of the environment
+DIRECTORY = ".tracking"  # of the spools, below the runs
 OUR_ID = "cloze.run"  # a tag: our id of a run
 FLUSH_SECONDS = 20.0  # how long the end of a run waits for a server that answers
 

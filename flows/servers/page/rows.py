@@ -17,6 +17,7 @@ from flows.night.journal import Champion, Journal
 from flows.servers import state
 from flows.servers.page import files
 from flows.tracking import links
+from flows.tracking.spool import DIRECTORY
 from flows.views.graph_picture import NodePicture, graph_svg
 from pipeline.core.artifact import MANIFEST
 from pipeline.core.claim import BUILDING
@@ -222,7 +223,7 @@ def _mlflow(runs: Path, artifact: Path, addresses: Mapping[str, Any]) -> str | N
     for name in (MANIFEST, BUILDING) if server else ():
         with suppress(OSError):
             build = _build(artifact / name, (artifact / name).stat().st_mtime_ns)
-            return links.page(runs / ".tracking", build, str(server)) if build else None
+            return links.page(runs / DIRECTORY, build, str(server)) if build else None
     return None
 
 

@@ -27,9 +27,7 @@ def step(name: str, cached: bool = False) -> Step:
         name=name, stage="pretrain", section="pretrain", values={}, config=StageConfig(), execution=Execution(), inputs={}
     )
     why = "" if cached else "not made yet"
-    return Step(
-        node=node, inputs={}, after=(), fingerprint=name, artifact=f"/runs/{name}-1", cached=cached, why=why, last_seconds=None
-    )
+    return Step(node=node, inputs={}, after=(), fingerprint=name, artifact=f"/runs/{name}-1", cached=cached, why=why)
 
 
 @pytest.fixture

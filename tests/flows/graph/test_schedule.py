@@ -18,7 +18,7 @@ from pipeline.core.execution import Execution
 
 def step(name: str, *after: str) -> Step:
     node = Node(name=name, stage="toy", section=name, values={}, config=StageConfig(), execution=Execution(), inputs={})
-    return Step(node=node, inputs={}, after=after, fingerprint=name, artifact=name, cached=False, why="new", last_seconds=None)
+    return Step(node=node, inputs={}, after=after, fingerprint=name, artifact=name, cached=False, why="new")
 
 
 GRAPH = [step("a"), step("b", "a"), step("c", "a"), step("d", "b"), step("e", "c"), step("f", "d", "e")]
