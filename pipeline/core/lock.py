@@ -183,9 +183,9 @@ class _Lease:
 
 
 def _read(path: str) -> dict[str, Any] | None:
+    store, inner = storage.filesystem(path)
     try:
-        with storage.filesystem(path)[0].open(storage.filesystem(path)[1], "rb") as handle:
-            content = json.loads(handle.read())
+        content = json.loads(store.cat_file(inner))  # in one request: an open file is refused once its holder has renewed it
     except FileNotFoundError:
         return None
     except ValueError:
