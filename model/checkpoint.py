@@ -10,8 +10,8 @@ holds the size and sha256 of every other one:
     checkpoint.json
 
 `heads` has one entry a head: `{"masked_lm": {}, "pair": {"num_labels": 2}}` after pretraining,
-`{"classifier": {"num_labels": n}}` after fine-tuning for a sentence task. `task` is null, or at least
-`{"name": …, "labels": [name of label 0, …]}`.
+`{"classifier": {"num_labels": n}}` after fine-tuning for a sentence task (see `Task.heads` for others). `task` is null, or at least
+`{"name": …}`; where outputs have names, with `"labels": [name of label 0, …]`.
 No pickle is ever read: weights travel as safetensors.
 """
 

@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from model import checkpoint
-from model.tasks.labeller import Labeller
+from model.use.classify import Classifier
 from model.use.masks import Filler
 from pipeline.core import storage
 from pipeline.core.errors import UsageError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas
 
 TOP_K = 5
-TEXT, PAIR = "text", "text_pair"  # columns of the input; the second one for tasks on pairs
+TEXT, PAIR, CHOICES = "text", "text_pair", "choices"  # columns of the input; for tasks on pairs, and for those that choose
 
 
 class MaskModel:
@@ -53,23 +53,41 @@ class MaskModel:
         return pandas.DataFrame(rows, columns=["text", "mask", "token", "score", "sequence"])
 
 
-class LabelModel:
-    """Labels texts: one row a text."""
+class TextModel:
+    """Labels texts, scores them, or chooses what follows them: one row a text."""
 
     def __init__(self, path: str) -> None:
-        self._labeller = Labeller(path)
+        self._classifier = Classifier(path)
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
-        """The likeliest label of each text and its probability: columns `label` and `score`.
+        """The answer to each text.
 
         Args:
-            model_input: strings, as a list, a Series, or a DataFrame's columns `text` and, for tasks on pairs, `text_pair`.
+            model_input: strings, as a list, a Series, or a DataFrame's columns `text` and, for tasks on pairs, `text_pair`; for tasks
+                that choose, `choices`, a list of endings a text.
             params: none are known.
+
+        Returns:
+            Columns `label` (of a choice, the ending) and `score`, its probability; of a task of numbers `score` alone, the number.
+
+        Raises:
+            UsageError: the task is about pairs, or chooses, and there are none; or the other way round.
         """
         import pandas
 
         del params
-        return pandas.DataFrame(self._labeller.label(*_columns(model_input)), columns=["label", "score"])
+        found, (texts, pairs) = self._classifier, _columns(model_input)
+        if found.answers == "scores":
+            return pandas.DataFrame({"score": found.score(texts, pairs)})
+        if found.answers == "choices":
+            if not hasattr(model_input, "columns") or CHOICES not in model_input.columns:
+                raise UsageError(f"the model chooses among endings (found no column {CHOICES}); give a DataFrame with one")
+            rows = [
+                (best["text"], best["score"]) for (best,) in found.choose(texts, [list(own) for own in model_input[CHOICES]], 1)
+            ]
+        else:
+            rows = [(best["label"], best["score"]) for (best,) in found.classify(texts, pairs, 1)]
+        return pandas.DataFrame(rows, columns=["label", "score"])
 
 
 def _columns(model_input: Any) -> tuple[list[str], list[str] | None]:
@@ -83,7 +101,7 @@ def _columns(model_input: Any) -> tuple[list[str], list[str] | None]:
     return [str(text) for text in ([model_input] if isinstance(model_input, str) else model_input)], None
 
 
-def _load_pyfunc(data_path: str) -> MaskModel | LabelModel:
+def _load_pyfunc(data_path: str) -> MaskModel | TextModel:
     """MLflow's entry point. Args: data_path: a checkpoint directory.
 
     Raises:
@@ -93,7 +111,7 @@ def _load_pyfunc(data_path: str) -> MaskModel | LabelModel:
     path = checkpoint.resolve(data_path)
     content = json.loads(storage.read_text(storage.join(path, checkpoint.CONFIG)))
     if content.get("task") is not None:
-        return LabelModel(path)
+        return TextModel(path)
     if "masked_lm" in content["heads"]:
         return MaskModel(path)
     raise UsageError(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
+from flows.commands.spelling import GroupedOption
 from flows.commands.stage_command import Given, StageCommand, run_stage
+
+if TYPE_CHECKING:
+    from pipeline.core.execute import Result
 
 
 @click.command(
@@ -14,7 +20,25 @@ from flows.commands.stage_command import Given, StageCommand, run_stage
         "checkpoint": ("--checkpoint", "A finetune artifact or its checkpoint."),
         "corpus": ("--corpus", "A corpus artifact, for tasks made from one."),
     },
+    transient=True,
 )
-def evaluate(given: Given) -> None:
+@click.option(
+    "--predictions",
+    cls=GroupedOption,
+    metavar="FILE",
+    help="Also write the predictions, in the task's official format, to this file.",
+)
+def evaluate(given: Given, predictions: str | None) -> None:
     """Evaluate a fine-tuned checkpoint: metrics and a prediction file."""
-    run_stage(given)
+
+    def copy(result: Result) -> dict[str, Any]:
+        from pipeline.core import storage
+
+        if predictions is None:
+            return {}
+        made = storage.join(result.artifact, str(result.manifest.summary["predictions"]))
+        with storage.open_input(made) as handle:
+            storage.write_bytes(predictions, handle.read())
+        return {"predictions": predictions}
+
+    run_stage(given, copy)

@@ -11,7 +11,10 @@ from flows.commands.stage_command import Given, StageCommand, run_stage
     cls=StageCommand,
     stage="finetune",
     inputs={
-        "checkpoint": ("--checkpoint", "A pretrain artifact or a checkpoint directory."),
+        "checkpoint": (
+            "--checkpoint",
+            "A pretrain artifact, a checkpoint directory, or another fine-tuning, whose head stays behind.",
+        ),
         "corpus": ("--corpus", "A corpus artifact, for tasks made from one."),
         "vocab": ("--tokenizer", "The tokenizer of a model that starts from random weights."),
     },

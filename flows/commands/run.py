@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.markup import escape
 
 from flows.commands.common import emit
 from flows.commands.run_options import parameters_of, run_options, show_plan
@@ -50,6 +51,7 @@ def start(session: Session, *, prefect: bool | None, as_json: bool) -> None:
     from flows.graph import plan
     from flows.session import run_plain
     from flows.views import terminal
+    from flows.views.plan_tree import left_out_lines
 
     if session.nothing_to_do or not _with_prefect(session, prefect):
         results = run_plain(session)
@@ -61,11 +63,20 @@ def start(session: Session, *, prefect: bool | None, as_json: bool) -> None:
     session.screen.print()
     session.screen.print(terminal.result_table(results, {step.name: step.node.section for step in session.steps}))
     for result in results.values():
+        for table in result.manifest.summary.get("tables") or ():
+            session.screen.print()
+            session.screen.print(terminal.told_table(table))
+            for note in table.get("notes") or ():
+                session.screen.print(f"[dim]{escape(note)}[/]")
+    for line in left_out_lines(session.config.left_out):
+        session.screen.print(f"[yellow]left out:[/] {escape(line)}")
+    for result in results.values():
         if result.manifest.summary.get("report"):
             session.screen.print(f"\nreport: {Path(result.artifact) / result.manifest.summary['report']}")
     if as_json:
         made = [{"node": name, **plan.result_json(result)} for name, result in results.items()]
-        emit({"run": session.config.name, "directory": str(session.directory), "stages": made})
+        left_out = {"left_out": session.config.left_out} if session.config.left_out else {}
+        emit({"run": session.config.name, "directory": str(session.directory), "stages": made, **left_out})
 
 
 def _with_prefect(session: Session, wanted: bool | None) -> bool:

@@ -76,6 +76,8 @@ def show_plan(session: Session, as_json: bool) -> None:
             }
             for step in session.steps
         ]  # fmt: skip
-        emit({"run": session.config.name, "nodes": nodes, "seconds": together, "last": last})
+        emit(
+            {"run": session.config.name, "nodes": nodes, "seconds": together, "last": last, "left_out": session.config.left_out}
+        )
         return
-    plan_tree.show(Console(highlight=False), session.steps, found, together, last)
+    plan_tree.show(Console(highlight=False), session.steps, found, together, last, session.config.left_out)

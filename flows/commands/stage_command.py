@@ -36,6 +36,7 @@ class Given:
         config: values by field; `overrides`, those of `--set`, nested, go on top.
         inputs: paths by the input's name.
         out: the artifact's directory.
+        transient: whether the artifact is thrown away where no directory is named.
     """
 
     stage: str
@@ -46,6 +47,7 @@ class Given:
     out: str | None = None
     force: bool = False
     as_json: bool = False
+    transient: bool = False
 
 
 class StageCommand(click.Command):
@@ -57,6 +59,7 @@ class StageCommand(click.Command):
         spelled: how fields are spelled, by name.
         out: the option that names the artifact's directory.
         demanding: whether `out` and the stage's inputs must be given; else the verb looks after that.
+        transient: whether the artifact is thrown away, once its figures are told, where `out` is not given.
     """
 
     def __init__(
@@ -67,10 +70,12 @@ class StageCommand(click.Command):
         spelled: Mapping[str, Spelled] | None = None,
         out: str = "--out",
         demanding: bool = True,
+        transient: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
         self.stage, self.inputs, self.spelled, self.out, self.demanding = stage, inputs or {}, spelled or {}, out, demanding
+        self.transient = transient
         self._complete = False
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -91,7 +96,8 @@ class StageCommand(click.Command):
             beam = stage.worker == "pipeline"
             wanted = BEAM if beam else Execution.model_fields.keys() - BEAM - OF_RUNS
             yield from field_options(Execution, OF_EXECUTION, EXECUTION, BEAM_OPTION, wanted.__contains__)
-        yield GroupedOption([self.out, "out"], required=self.demanding, metavar="DIR", help="The directory of what is made.")
+        told = "The directory of what is made" + ("; without it only figures are told." if self.transient else ".")
+        yield GroupedOption([self.out, "out"], required=self.demanding and not self.transient, metavar="DIR", help=told)
         yield GroupedOption(
             ["--set", "overrides"],
             multiple=True,
@@ -121,6 +127,7 @@ class StageCommand(click.Command):
             return {name: value for name, value in found.items() if value is not None and value != ()}
 
         given = Given(stage=self.stage, config=below(OF_CONFIG), inputs=below(OF_INPUTS), execution=below(OF_EXECUTION))
+        given.transient = self.transient
         for name in ("overrides", "out", "force", "as_json"):
             setattr(given, name, values.pop(name))
         ctx.params = {"given": given, **values}
@@ -171,8 +178,18 @@ def run_stage(given: Given, more: Callable[[Result], dict[str, Any]] | None = No
     """Make one artifact as the user asked, and tell what came of it.
 
     Args:
-        more: tells more of the result, and gives it as JSON.
+        more: tells more of the result, and gives it as JSON; a transient artifact is still there.
     """
+    if given.out is None and given.transient:
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="cloze-") as directory:
+            _make(replace(given, out=f"{directory}/{given.stage}"), more)
+        return
+    _make(replace(given, transient=False), more)
+
+
+def _make(given: Given, more: Callable[[Result], dict[str, Any]] | None) -> None:
     from flows.graph import plan, slots, stages
     from flows.graph.overrides import merge
     from flows.views import terminal
@@ -202,7 +219,10 @@ def run_stage(given: Given, more: Callable[[Result], dict[str, Any]] | None = No
             join_execution(stage, config, given.inputs, given.out, execution=how, report=display)
             return
         result = execute(stage, config, given.inputs, given.out, execution=how, force=given.force, report=display)
-    screen.print(terminal.done_line(result) + f"  [dim]{result.artifact}[/]")
+    screen.print(terminal.done_line(result) + ("" if given.transient else f"  [dim]{result.artifact}[/]"))
     told = more(result) if more else {}
     if given.as_json:
-        emit({**plan.result_json(result), **told})
+        content = {**plan.result_json(result), **told}
+        if given.transient:
+            del content["artifact"]
+        emit(content)

@@ -37,6 +37,7 @@ class RunConfig:
         name: the run's name, and its directory's.
         values: what it was made from: a config file's content with the overrides in it and its paths absolute.
         nodes: the nodes of its graph by name, each after those that it needs.
+        left_out: nodes that its sections name and that are not made, and why.
         execution: how they are run, where a node says nothing else.
         tokenizer: path of a ready vocabulary; then there is no vocab node by itself.
     """
@@ -59,7 +60,15 @@ class RunConfig:
         }
         if not sections:
             raise UsageError(f"the config of run {self.name!r} names no stage; give it sections such as corpus and vocab")
-        self.nodes: dict[str, Node] = Graph(sections, run, self.tokenizer).nodes
+        graph = Graph(sections, run, self.tokenizer)
+        self.nodes: dict[str, Node] = graph.nodes
+        self.left_out: dict[str, str] = graph.left_out
+        if self.left_out and all(stages.stage(node.stage).gathers for node in self.nodes.values()):
+            name, reason = next(iter(self.left_out.items()))
+            raise UsageError(
+                f"nothing of run {self.name!r} can be made: {name} and {len(self.left_out) - 1} more are left out ({reason}); name"
+                f" another place: --set {name.partition('@')[0]}.data=DIRECTORY"
+            )
 
     def dump(self) -> dict[str, Any]:
         """The whole config as YAML-able values by node, defaults filled in."""

@@ -206,6 +206,9 @@ class _Ranks:
             elif "checkpoint" in event:
                 if rank == 0:
                     self.build.report.checkpoint(*event["checkpoint"])
+            elif "records" in event:
+                if rank == 0:
+                    self.build.report.records(event["records"])
             else:
                 self.final[rank] = event
 

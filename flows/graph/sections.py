@@ -3,6 +3,7 @@
 A key of a section is a field of its stage's config, a role of the stage's inputs, or one of
     matrix    the axes that it is an instance a combination of
     run       how these nodes are run, over what the run says
+    when      always; there: a node whose files are not there is left out, with what needs it, and the plan says so; never: none is made
 `stage@label` takes over what the section `stage` says.
 """
 
@@ -22,7 +23,8 @@ from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.execution import Execution
 from pipeline.core.stage import Stage
 
-MATRIX, RUN = "matrix", "run"
+MATRIX, RUN, WHEN = "matrix", "run", "when"
+ALWAYS, THERE, NEVER = "always", "there", "never"
 GATHERED = "nodes"  # the field of a stage that gathers
 MILESTONES = "milestones"  # the field that keeps checkpoints which other nodes go on from
 
@@ -40,24 +42,38 @@ class Section:
         if not isinstance(own, Mapping):
             raise UsageError(f"{name}.{RUN} ({own!r}) must be a mapping of keys to values, such as {{processes: 2}}")
         self.run = merge(run, own, None, f"{name}.{RUN}")
+        self.when = said_when(name, values)
         self.roles = {key: value for key, value in values.items() if key in self.stage.inputs}
-        self.fields = {key: value for key, value in values.items() if key not in (MATRIX, RUN, *self.roles)}
+        self.fields = {key: value for key, value in values.items() if key not in (MATRIX, RUN, WHEN, *self.roles)}
         if self.stage.gathers and self.matrix:
             raise UsageError(f"{name}.matrix: stage {stage} gathers all nodes, so it has no instances; leave matrix out")
 
 
+class _LeftOut(Exception):
+    """What a node needs is left out."""
+
+
 class Graph:
-    """Makes the nodes of all sections, in an order in which every node comes after what it needs."""
+    """Makes the nodes of all sections, in an order in which every node comes after what it needs.
+
+    Attributes:
+        nodes: by name.
+        left_out: nodes that are not made, by name: why.
+    """
 
     def __init__(self, sections: Mapping[str, Mapping[str, Any]], run: Mapping[str, Any], tokenizer: str | None) -> None:
         """Args:
         sections: in the file's order; none of them is left out any more.
         tokenizer: a ready vocabulary, instead of a node of the stage vocab.
         """
-        self.sections = {name: Section(name, _taken_over(sections, name), run) for name in sections}
+        whole = {name: _taken_over(sections, name) for name in sections}
+        self._never = {name for name, said in whole.items() if said_when(name, said) == NEVER}
+        self.sections = {name: Section(name, said, run) for name, said in whole.items() if name not in self._never}
         self.tokenizer = tokenizer
         self.nodes: dict[str, Node] = {}
+        self.left_out: dict[str, str] = {}
         self._instances: dict[str, list[Node]] = {}
+        self._lacking: list[Node] = []  # those that are left out for files that are not there
         self._making: list[str] = []  # from which the present one was asked for: to notice a circle
         gathering = [name for name, section in self.sections.items() if section.stage.gathers]
         for name in (*(name for name in self.sections if name not in gathering), *gathering):
@@ -81,7 +97,9 @@ class Graph:
         told = {}
         if GATHERED in section.stage.config.model_fields:  # it wants to know where in the graph each stands
             told[GATHERED] = {name: _place(node) for name, node in found.items()}
-        yield self._node(section, {**section.fields, **told}, {}, {name: Origin(node=name) for name in found})
+        made = self._node(section, {**section.fields, **told}, {}, {name: Origin(node=name) for name in found})
+        assert made is not None  # it names no files
+        yield made
 
     def _made(self, section: Section) -> Iterator[Node]:
         for own, below in combinations(section.matrix, section.name):
@@ -93,7 +111,7 @@ class Graph:
                 if role not in texts and not wanted.named:
                     texts[role] = None
             fields = section.stage.config.model_fields
-            for axes, inputs in self._chosen(section, texts, own, {}, spoken):
+            for axes, inputs in self._there(section, texts, own, spoken):
                 values = dict(replaced(given, axes, spoken.add))
                 for axis in plain_axes(section.matrix) & own.keys():
                     if axis in fields:
@@ -103,7 +121,29 @@ class Graph:
                             f"{section.name}.matrix.{axis} is no field of {section.stage_name}, and nothing there says {{{axis}}};"
                             f" {did_you_mean(axis, fields)}"
                         )
-                yield self._node(section, values, axes, inputs)
+                made = self._node(section, {**self._lent(section, inputs), **values}, axes, inputs)
+                if made is not None:
+                    yield made
+
+    def _there(
+        self, section: Section, texts: Mapping[str, Any], axes: Mapping[str, Any], spoken: set[str]
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Origin]]]:
+        """`_chosen`, of what has its inputs."""
+        try:
+            yield from self._chosen(section, texts, axes, {}, spoken)
+        except _LeftOut as error:
+            if str(error):  # else by the config's own word
+                self.left_out[_name(section, axes)] = str(error)
+
+    def _lent(self, section: Section, inputs: Mapping[str, Origin]) -> dict[str, Any]:
+        """What the nodes that serve as inputs say of fields, see `Input.lends`."""
+        return {
+            field: getattr(self.nodes[origin.node].config, field)
+            for role, origin in inputs.items()
+            if origin.node is not None
+            for field in section.stage.inputs[role].lends
+            if field in type(self.nodes[origin.node].config).model_fields
+        }
 
     def _chosen(
         self,
@@ -140,6 +180,13 @@ class Graph:
                 yield from self._chosen(section, rest, {**axes, **values}, {**chosen, role: origin}, spoken)
         if not fitting and not chosen:
             of = found[0][1].node
+            for other in self._lacking:
+                same = all(axes.get(axis, value) == value for axis, value in other.values.items())
+                if of is not None and other.section == self.nodes[of].section and same:
+                    raise _LeftOut(f"needs {other.name}, which is left out")
+            if section.when == THERE:
+                wanted = ", ".join(f"{axis} {axes[axis]}" for axis in found[0][0] if axis in axes)
+                raise _LeftOut(f"no instance of {self.nodes[of].section if of else of} has {wanted}")
             raise UsageError(
                 f"no instance of {of} has the values {dict(axes)} of {section.name}'s matrix; name its axes otherwise"
             )
@@ -164,23 +211,34 @@ class Graph:
                         f" or name its artifact: {section.name}: {{{role}: PATH}}"
                     )
                 return
-            for node in self.instances(source):
+            for node in self._some(source):
                 yield node.values, Origin(node=node.name)
             return
         reference = str(text)
         name, _, part = reference.partition("/")
+        if name in self._never and section.when == THERE:
+            raise _LeftOut
         if name in self.sections:
-            for node in self.instances(name):
+            for node in self._some(name):
                 yield node.values, self._checked(section, role, Origin(node=node.name, path=kept_part(part, reference)))
             return
         instance = self._instance(name)
         if instance is not None:
             yield {}, self._checked(section, role, Origin(node=instance.name, path=kept_part(part, reference)))
             return
+        if name in self.left_out:
+            raise _LeftOut(f"needs {name}, which is left out")
         if "/" not in reference:
             known = {*self.sections, *self.nodes}
             raise UsageError(f"{section.name}.{role} ({reference!r}) is no node of this run; {did_you_mean(reference, known)}")
         yield {}, Origin(path=reference)
+
+    def _some(self, name: str) -> list[Node]:
+        """The nodes of a section, at least one."""
+        found = self.instances(name)
+        if not found:
+            raise _LeftOut(f"needs {name}, which is left out")
+        return found
 
     def _instance(self, name: str) -> Node | None:
         """The node of that name, made first if need be."""
@@ -192,8 +250,9 @@ class Graph:
 
     def _checked(self, section: Section, role: str, origin: Origin) -> Origin:
         """Raises UsageError where the node makes nothing that serves."""
-        kinds, node = section.stage.inputs[role].kinds, self.nodes[str(origin.node)]
-        if kinds and node.stage not in kinds:
+        wanted, node = section.stage.inputs[role], self.nodes[str(origin.node)]
+        kinds = (*wanted.kinds, *wanted.also)
+        if wanted.kinds and node.stage not in kinds:
             raise UsageError(f"{section.name}.{role} ({node.name}) is a {node.stage} node; it takes one of {', '.join(kinds)}")
         return origin
 
@@ -205,21 +264,27 @@ class Graph:
         after = [other for other in order[place + 1 :] if self.sections[other].stage_name in kinds]
         return next(iter([*before, *after]), None)
 
-    def _node(self, section: Section, values: Mapping[str, Any], axes: Mapping[str, Any], inputs: Mapping[str, Origin]) -> Node:
-        words = [word(value, f"{section.name}.matrix.{axis}") for axis, value in axes.items()]
-        label = "-".join([*([section.label] if section.label else []), *words])
-        name = f"{section.stage_name}@{label}" if label else section.stage_name
+    def _node(
+        self, section: Section, values: Mapping[str, Any], axes: Mapping[str, Any], inputs: Mapping[str, Origin]
+    ) -> Node | None:
+        """None: it is left out."""
+        name = _name(section, axes)
         if name in self.nodes:
             raise UsageError(f"two nodes would be called {name}; give one of the sections another label")
+        config = parse_config(section.stage.config, values, name)
         node = Node(
             name=name,
             stage=section.stage_name,
             section=section.name,
             values=dict(axes),
-            config=parse_config(section.stage.config, values, name),
+            config=config,
             execution=parse_config(Execution, section.run, f"{section.name}.{RUN}" if section.run else RUN),
             inputs=dict(inputs),
         )
+        if section.when == THERE and (reason := config.missing()):
+            self.left_out[name] = reason
+            self._lacking.append(node)
+            return None
         self.nodes[name] = node
         return node
 
@@ -231,6 +296,25 @@ class Graph:
                     maker = self.nodes[origin.node]
                     config = _with_milestone(maker.config, step_of(origin.path))
                     self.nodes[maker.name] = replace(maker, config=config)
+
+
+def said_when(name: str, values: Mapping[str, Any]) -> str:
+    """What a section says under `when`.
+
+    Raises:
+        UsageError: it is none of the three words.
+    """
+    said = values.get(WHEN, ALWAYS)
+    if said not in (ALWAYS, THERE, NEVER):
+        raise UsageError(f"{name}.{WHEN} ({said!r}) must be {ALWAYS}, {THERE} or {NEVER}")
+    return str(said)
+
+
+def _name(section: Section, axes: Mapping[str, Any]) -> str:
+    """Of the node in that place of the matrices."""
+    words = [word(value, f"{section.name}.matrix.{axis}") for axis, value in axes.items()]
+    label = "-".join([*([section.label] if section.label else []), *words])
+    return f"{section.stage_name}@{label}" if label else section.stage_name
 
 
 def _place(node: Node) -> dict[str, Any]:

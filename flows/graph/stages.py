@@ -26,6 +26,8 @@ TABLE: dict[str, str] = {
     "finetune": "model.tasks.finetune.stage:STAGE",
     "evaluate": "model.tasks.evaluate.stage:STAGE",
     "perplexity": "model.use.perplexity:STAGE",
+    "score": "model.use.score:STAGE",
+    "submission": "flows.report.submission:STAGE",
     "report": "flows.report.stage:STAGE",
 }
 
@@ -33,7 +35,12 @@ TABLE: dict[str, str] = {
 TOOLS: dict[str, str] = {
     "export": "model.hub.export_stage:STAGE",
     "import": "model.hub.import_stage:STAGE",
+    "answer": "model.use.answer_stage:STAGE",
+    "classify": "model.use.classify_stage:STAGE",
+    "tag": "model.use.tag_stage:STAGE",
     "fill-mask": "model.use.fill_mask:STAGE",
+    "score-texts": "model.use.score_texts_stage:STAGE",
+    "embed": "model.use.embed_stage:STAGE",
     "explain": "pipeline.corpus.explain_stage:STAGE",
     "compare-vocab": "pipeline.vocab.compare_stage:STAGE",
     "inspect": "pipeline.dataset.inspect_stage:STAGE",

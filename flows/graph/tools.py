@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flows.graph import stages
@@ -26,3 +26,23 @@ def run_tool(
     with tempfile.TemporaryDirectory(prefix="cloze-") as directory:
         build = Build(path=directory, inputs=dict(inputs), execution=Execution(), fingerprint="", report=report)
         return stage.run(config, build).summary
+
+
+def run_verb(
+    name: str, values: Mapping[str, Any], checkpoint: str, receive: Callable[[Sequence[Mapping[str, Any]]], object]
+) -> dict[str, Any]:
+    """Ask verb `name` of a checkpoint; see `model.use.verb`.
+
+    Args:
+        values: the verb's config.
+        receive: called with the answers as they come; what it raises ends the verb.
+
+    Returns:
+        The verb's summary.
+    """
+
+    class Receiving(Reporter):
+        def records(self, values: Sequence[Mapping[str, Any]]) -> None:
+            receive(values)
+
+    return run_tool(name, values, {"checkpoint": checkpoint}, Receiving())

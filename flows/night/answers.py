@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from flows.graph.nodes import Node
-from flows.night.gate import Answers
+from flows.night.gate import Answers, SeedScores
 from flows.night.metrics import METRICS
 from flows.night.suite import AXIS
 from pipeline.core import artifact, storage
@@ -30,13 +30,13 @@ class Scores:
 
     Attributes:
         metric, values: by task: the score's name, and its value by seed.
-        answers: by task, where the prediction files hold labels.
+        answers: by task; where the prediction files hold no labels that the score follows from, the scores by seed.
         perplexity: None: not measured.
     """
 
     metric: dict[str, str] = field(default_factory=dict)
     values: dict[str, dict[str, float]] = field(default_factory=dict)
-    answers: dict[str, Answers] = field(default_factory=dict)
+    answers: dict[str, Answers | SeedScores] = field(default_factory=dict)
     perplexity: float | None = None
 
     @property
@@ -77,18 +77,22 @@ def gather(made: Iterable[tuple[Node, str]]) -> dict[str, Scores]:
         if PERPLEXITY in metrics:
             scores.perplexity = float(metrics[PERPLEXITY])
         elif summary.get("task") and metrics:
-            metric, task = next(iter(metrics)), _task(node, str(summary["task"]))
+            told = str(summary.get("metric"))
+            metric, task = told if told in metrics else next(iter(metrics)), _task(node, str(summary["task"]))
             seed = str(node.values.get("seed", "0"))
             scores.metric[task] = metric
             scores.values.setdefault(task, {})[seed] = float(metrics[metric])
-            if summary.get("predictions"):
-                rows = _rows(storage.join(place, str(summary["predictions"])))
-                said.setdefault((label, task), {})[seed] = (metric, rows)
+            rows = _rows(storage.join(place, str(summary["predictions"]))) if _is_table(summary.get("predictions")) else []
+            said.setdefault((label, task), {})[seed] = (metric, rows)
     for (label, task), by_seed in said.items():
-        answers = _answers(by_seed)
-        if answers is not None:
-            found[label].answers[task] = answers
+        scores = found[label]
+        scores.answers[task] = _answers(by_seed) or SeedScores(metric=scores.metric[task], values=scores.values[task])
     return found
+
+
+def _is_table(predictions: object) -> bool:
+    """Whether a prediction file is one of labels: the kinds of tasks that give others (spans, tags) name it otherwise."""
+    return isinstance(predictions, str) and predictions.endswith(".tsv")
 
 
 def _task(node: Node, task: str) -> str:
@@ -105,15 +109,15 @@ def _rows(path: str) -> list[dict[str, str]]:
 
 
 def _answers(by_seed: Mapping[str, tuple[str, list[dict[str, str]]]]) -> Answers | None:
-    """None: the files hold no label an example, or the seeds have not answered the same ones."""
+    """None: the files hold no label an example, or not what the score follows from, or the seeds have not answered the same ones."""
     first, rows = next(iter(by_seed.values()))
-    if not rows or LABEL not in rows[0] or PREDICTION not in rows[0]:
+    if first not in METRICS or not rows or LABEL not in rows[0] or PREDICTION not in rows[0]:
         return None
     names = {_examples(rows) for _, rows in by_seed.values()}
     if len(names) > 1:
         return None
     return Answers(
-        metric=first if first in METRICS else "accuracy",
+        metric=first,
         examples=names.pop(),
         labels=[row[LABEL] for row in rows],
         predictions={seed: [row[PREDICTION] for row in rows] for seed, (_, rows) in by_seed.items()},

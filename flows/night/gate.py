@@ -7,6 +7,9 @@ besides, each model's by itself, as fine-tuning seeds of two models have nothing
 MultiBERTs", section 3, with unpaired seeds). With one seed the interval holds the examples' noise alone, and with a few it is
 too narrow rather than too wide.
 
+A task whose answers are no labels (spans, tags, numbers) has no such score an example. It is compared by its seeds alone: Welch's interval of the
+difference of two means, which with a few seeds is wide, and says nothing of other examples. The sentence says so.
+
 The intervals hold together: of T tasks each has the level 1 - (1 - level) / T (Bonferroni), so that a candidate does not pass, or
 fail, by the number of its tasks.
 """
@@ -49,13 +52,26 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeedScores:
+    """What a model reached on a task whose answers are no labels. Attributes: values: the score, by seed."""
+
+    metric: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Candidate against champion on one task. The difference and its interval are in hundredths, as scores are told."""
+    """Candidate against champion on one task. The difference and its interval are in hundredths, as scores are told.
+
+    Attributes:
+        by_seeds: whether the interval holds the seeds' noise alone.
+    """
 
     task: str
     difference: float
     low: float
     high: float
+    by_seeds: bool = False
 
     @property
     def verdict(self) -> str:
@@ -63,7 +79,8 @@ class Comparison:
 
     def told(self) -> str:
         """`sst2 +1.8 (+0.4 to +3.1)`, and the verdict where it is not better."""
-        note = "" if self.verdict == BETTER else f": {self.verdict}"
+        note = "; by seeds alone" if self.by_seeds else ""
+        note += "" if self.verdict == BETTER else f": {self.verdict}"
         return f"{self.task} {_signed(self.difference)} ({_signed(self.low)} to {_signed(self.high)}{note})"
 
 
@@ -82,8 +99,8 @@ class Decision:
 
 
 def decide(
-    champion: Mapping[str, Answers],
-    candidate: Mapping[str, Answers],
+    champion: Mapping[str, Answers | SeedScores],
+    candidate: Mapping[str, Answers | SeedScores],
     *,
     level: float = 0.95,
     resamples: int = 2000,
@@ -105,7 +122,7 @@ def decide(
     if not tasks:
         return Decision(promoted=False, why=f"kept: there is nothing to compare{missing}", left_out=left_out)
     share = 1 - (1 - level) / len(tasks)
-    comparisons = tuple(compare(task, champion[task], candidate[task], share, resamples, seed) for task in tasks)
+    comparisons = tuple(_compared(task, champion[task], candidate[task], share, resamples, seed) for task in tasks)
     verdicts = {comparison.verdict for comparison in comparisons}
     promoted = WORSE not in verdicts and (BETTER in verdicts or not need_better)
     word = "promoted" if promoted else "kept"
@@ -114,6 +131,27 @@ def decide(
     return Decision(
         promoted=promoted, why=f"{word}: {figures}; {interval}{missing}", comparisons=comparisons, left_out=left_out
     )
+
+
+def _compared(
+    task: str, champion: Answers | SeedScores, candidate: Answers | SeedScores, level: float, resamples: int, seed: int
+) -> Comparison:
+    if isinstance(champion, Answers) and isinstance(candidate, Answers):
+        return compare(task, champion, candidate, level, resamples, seed)
+    assert isinstance(champion, SeedScores)  # else there is a reason against it
+    assert isinstance(candidate, SeedScores)
+    return compare_seeds(task, list(champion.values.values()), list(candidate.values.values()), level)
+
+
+def compare_seeds(task: str, champion: Sequence[float], candidate: Sequence[float], level: float) -> Comparison:
+    """Welch's interval (1947) of the difference of the means, from two scores a model at least."""
+    from scipy import stats  # heavy, and needed once a night at most
+
+    difference = low = high = 100 * float(np.mean(candidate) - np.mean(champion))
+    if np.ptp(candidate) or np.ptp(champion):
+        interval = stats.ttest_ind(candidate, champion, equal_var=False).confidence_interval(level)
+        low, high = 100 * float(interval.low), 100 * float(interval.high)
+    return Comparison(task=task, difference=difference, low=low, high=high, by_seeds=True)
 
 
 def compare(task: str, champion: Answers, candidate: Answers, level: float, resamples: int, seed: int) -> Comparison:
@@ -154,10 +192,16 @@ def _mean_of_seeds(random: np.random.Generator, scores: Floats) -> Floats:
     return mean
 
 
-def _reason(champion: Answers | None, candidate: Answers) -> str:
+def _reason(champion: Answers | SeedScores | None, candidate: Answers | SeedScores) -> str:
     """Why the two cannot be compared; empty where they can."""
     if champion is None:
         return "the champion has no answers"
+    if isinstance(candidate, SeedScores) or isinstance(champion, SeedScores):
+        if type(candidate) is not type(champion) or champion.metric != candidate.metric:
+            return "the two are scored otherwise"
+        if min(len(one.values) for one in (champion, candidate) if isinstance(one, SeedScores)) < 2:
+            return "its answers are no labels, and one seed says nothing about noise; fine-tune with two or more"
+        return ""
     if champion.examples != candidate.examples:
         return "the two have answered different examples"
     return "" if candidate.labels else "it has no examples"

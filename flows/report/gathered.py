@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pipeline.core.artifact import Manifest
 
 REPLICATES = ("seed",)  # axes whose instances say the same again: mean and deviation are over them
+# Of a fine-tuning, in the unit of its first metric: what says the same whatever it reads, and the model from random weights.
+BASELINES = ("majority", "constant", "chance", "from_scratch")
 LOWER_IS_BETTER = ("loss", "perplexity", "entropy")
 PRETRAINED = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")  # scores of a pretraining
 GOES_ON = ("continue", "checkpoint")  # roles by which a pretraining is a phase after another
@@ -60,9 +62,11 @@ class Gathered:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Its figures that can be compared, the most telling first."""
+        """Its figures that can be compared, the most telling first: of a task its score."""
         found = self.manifest.summary
         named = found.get("metrics") or {name: found.get(name) for name in PRETRAINED if self.stage == "pretrain"}
+        if found.get("metric") in named:  # a manifest's keys are in the order of the alphabet
+            named = {found["metric"]: named[found["metric"]], **named}
         return {name: float(value) for name, value in named.items() if isinstance(value, (int, float)) and math.isfinite(value)}
 
 

@@ -10,7 +10,8 @@ import yaml
 
 from flows.graph import stages
 from flows.report import plots
-from flows.report.gathered import REPLICATES, Gathered, Score, by_group, curves, lower_is_better, scores_of
+from flows.report.gathered import BASELINES, REPLICATES, Gathered, Score, by_group, curves, lower_is_better, scores_of
+from flows.report.told import Told
 from flows.views.graph_picture import NodePicture, graph_svg
 from pipeline.core.humanize import duration, si
 from pipeline.core.pages import templates_in
@@ -22,7 +23,11 @@ MOST_CHARACTERS = 34  # of a line in the picture
 
 
 def render(
-    nodes: Sequence[Gathered], scores: Mapping[str, Mapping[str, Score]], masks: Sequence[Mapping[str, Any]], unfilled: int = 0
+    nodes: Sequence[Gathered],
+    scores: Mapping[str, Mapping[str, Score]],
+    masks: Sequence[Mapping[str, Any]],
+    unfilled: int = 0,
+    told: Sequence[Told] = (),
 ) -> str:
     """The page as HTML.
 
@@ -31,6 +36,7 @@ def render(
         scores: as `flows.report.gathered.scores` gives them.
         masks: `node`, `text` and its `candidates` (token, score, sequence).
         unfilled: checkpoints that were not asked to fill masks.
+        told: further tables.
     """
     environment = templates_in(TEMPLATES)
     environment.filters |= {"si": si, "seconds": duration}
@@ -50,6 +56,7 @@ def render(
         if len(of["pretrain"]) == 1 and of["pretrain"][0].history
         else "",
         tables=[_table(section, members) for section, members in _sections(nodes).items() if len(members) > 1],
+        told=told,
         task=_task(of["finetune"][0]) if len(of["finetune"]) == 1 else "",
         evaluated=of["evaluate"][0].manifest.summary if len(of["evaluate"]) == 1 else None,
         graph=_picture(nodes),
@@ -80,9 +87,7 @@ def _cards(of: Mapping[str, Sequence[Gathered]], scores: Mapping[str, Mapping[st
     if len(tuned) == 1:
         metrics = tuned[0].manifest.summary["metrics"]
         name = next(iter(metrics))
-        remark = ", ".join(
-            f"{key.replace('_', ' ')} {metrics[key]:.3f}" for key in ("from_scratch", "majority") if key in metrics
-        )
+        remark = ", ".join(f"{key.replace('_', ' ')} {metrics[key]:.3f}" for key in reversed(BASELINES) if key in metrics)
         cards.append((f"{metrics[name]:.3f}", name, remark or str(tuned[0].manifest.config.get("task", ""))))
     elif tuned:
         section = tuned[0].place.section
@@ -180,9 +185,10 @@ def _lengths(node: Gathered) -> str:
 
 def _task(node: Gathered) -> str:
     metrics = node.manifest.summary["metrics"]
-    shown = {key.replace("_", " "): value for key, value in metrics.items() if key in ("accuracy", "from_scratch", "majority")}
-    colours = {"from scratch": plots.MUTED, "majority": "#cbd2d9"}
-    return plots.bars(shown, "accuracy on dev", colours) if len(shown) > 1 else ""
+    score = next(iter(metrics), "")
+    shown = {key.replace("_", " "): value for key, value in metrics.items() if key == score or key in BASELINES}
+    colours = {key.replace("_", " "): plots.MUTED if key == "from_scratch" else "#cbd2d9" for key in BASELINES}
+    return plots.bars(shown, f"{score.replace('_', ' ')} on dev", colours) if len(shown) > 1 else ""
 
 
 def _dropped(node: Gathered) -> list[str]:

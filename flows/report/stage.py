@@ -12,8 +12,10 @@ from typing import Any
 
 from pydantic import Field
 
-from flows.graph.tools import run_tool
+from flows.graph.tools import run_verb
 from flows.report.gathered import Gathered, Place, last_pretrainings, scores
+from flows.report.glue_table import glue_table
+from flows.report.settings import best_settings, together_and_alone
 from pipeline.core import artifact, storage
 from pipeline.core.config import StageConfig, Watching
 from pipeline.core.cost import PROCESS_BYTES, Computer, Cost, Costs, Facts, Pace
@@ -50,7 +52,8 @@ def run(config: ReportConfig, build: Build) -> Outcome:
     """Write the page from the artifacts among `build.inputs`; any of them may be missing.
 
     The summary's `scores` are section -> metric -> `mean`, `std` (None of one instance), `best`, `best_node` and `n`; a section of several
-    tasks or rows has them for each of these, too. `masks` are the filled sentences, by `node`.
+    tasks or rows has them for each of these, too. `masks` are the filled sentences, by `node`. `tables`, where there are any, are the settings
+    of a grid by their scores, and several tasks at once beside each alone.
     """
     from flows.report.page import render
 
@@ -62,9 +65,13 @@ def run(config: ReportConfig, build: Build) -> Outcome:
         masks += _filled(node, config)
     build.report.progress(0, 1, "parts", {"step": "page"})
     found = scores(nodes)
-    storage.write_bytes(build.file(FILE), render(nodes, found, masks, len(filling) - MOST_FILLED).encode())
+    both, glue = together_and_alone(nodes), glue_table(nodes)
+    own = [*best_settings(nodes), *([both] if both else [])]
+    page = render(nodes, found, masks, len(filling) - MOST_FILLED, [*([glue] if glue else []), *own])
+    storage.write_bytes(build.file(FILE), page.encode())
     told = {section: {metric: score.as_json() for metric, score in metrics.items()} for section, metrics in found.items()}
-    return Outcome(summary={"report": FILE, "scores": told, "masks": masks})
+    tables = {"tables": [table.as_json() for table in own]} if own else {}
+    return Outcome(summary={"report": FILE, "scores": told, "masks": masks, **tables})
 
 
 def _gathered(name: str, path: str, config: ReportConfig) -> Gathered:
@@ -76,13 +83,14 @@ def _gathered(name: str, path: str, config: ReportConfig) -> Gathered:
 
 def _filled(node: Gathered, config: ReportConfig) -> list[dict[str, Any]]:
     """The sentences as that node fills them; of a model that has nothing to fill masks with, none."""
-    wanted = {"texts": list(config.masked), "top_k": config.top_k}
+    wanted = {"requests": [{"text": text} for text in config.masked], "top_k": config.top_k}
+    answers: list[Mapping[str, Any]] = []
     try:
-        filled = run_tool("fill-mask", wanted, {"checkpoint": node.path})
+        run_verb("fill-mask", wanted, node.path, answers.extend)
     except UsageError:
         return []
-    pairs = zip(config.masked, filled["predictions"], strict=True)
-    return [{"node": node.name, "text": text, "candidates": candidates} for text, candidates in pairs]
+    pairs = zip(config.masked, answers, strict=True)
+    return [{"node": node.name, "text": text, "candidates": one} for text, found in pairs for one in found["predictions"]]
 
 
 def _history(pretrain: Path) -> list[dict[str, Any]]:

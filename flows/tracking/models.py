@@ -219,18 +219,20 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
     with warnings.catch_warnings():  # MLflow warns of its own type hints
         warnings.simplefilter("ignore")
         pyfunc = importlib.import_module("mlflow.pyfunc")  # at once: `from mlflow import` would put it off
+        import pandas
         from mlflow.models import Model, ModelSignature
         from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
-    params = None
-    if config.get("task"):
-        kind, outputs = "labels", [("string", "label"), ("double", "score")]
+    params, task = None, config.get("task") or {}
+    if task:
+        kind, outputs = "labels", [*([("string", "label")] if "labels" in task else []), ("double", "score")]
     else:
         kind = "masks"
         outputs = [("long", "text"), ("long", "mask"), ("string", "token"), ("double", "score"), ("string", "sequence")]
         params = ParamSchema([ParamSpec("top_k", DataType.long, 5)])
+    columns = ("text", "text_pair") if task.get("pairs") else ()  # unnamed, the second column would be cut off
     signature = ModelSignature(
-        inputs=Schema([ColSpec(DataType.string)]),
+        inputs=Schema([ColSpec(DataType.string, name) for name in columns] or [ColSpec(DataType.string)]),
         outputs=Schema([ColSpec(DataType[name], column) for name, column in outputs]),
         params=params,
     )
@@ -242,7 +244,7 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
         loader_module=LOADER,
         mlflow_model=described,
         signature=signature,
-        input_example=[EXAMPLE[kind]],
+        input_example=pandas.DataFrame([[EXAMPLE[kind]] * 2], columns=columns) if columns else [EXAMPLE[kind]],
         pip_requirements=[f"cloze=={importlib.metadata.version('cloze')}"],
         metadata={"format": "checkpoint", "step": config.get("step", 0)},
     )

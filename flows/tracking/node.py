@@ -192,7 +192,8 @@ class NodeRecord(Reporter):
         figures: dict[str, Any] = {**summary.pop("metrics", {}), "seconds": result.seconds, **summary}
         if self._lines:
             return {name: value for name, value in flatten(figures) if name not in self._lines and not _is_nested(name)}
-        return {**figures, "count": {key.replace("/", "."): number for key, number in manifest.counters.items()}}
+        figures["count"] = {key.replace("/", "."): number for key, number in manifest.counters.items()}
+        return {params.allowed(name): value for name, value in flatten(figures)}  # a report's scores go by nodes' names
 
     def _read_files(self, manifest: Manifest) -> None:
         """Log the files that the config names: a task's examples, a corpus's sources."""

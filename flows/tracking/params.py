@@ -54,15 +54,15 @@ def _short(values: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for name, value in flatten(values)[:MOST]:
         text = value if isinstance(value, str) else json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
-        found[_allowed(name)] = text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
+        found[allowed(name)] = text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
     return found
 
 
-def _allowed(name: str) -> str:
+def allowed(name: str) -> str:
     """MLflow's names hold letters, digits and `_-./: `; a node's `@` becomes `/`."""
     return "".join(letter if letter.isalnum() or letter in "_-./: " else "/" if letter == "@" else "_" for letter in str(name))
 
 
 def metric_name(node: str, figure: str) -> str:
     """A node's figure in the run's metrics: `pretrain.heldout_loss`, `finetune/sst2-1.accuracy`."""
-    return _allowed(f"{node}.{figure}")
+    return allowed(f"{node}.{figure}")

@@ -165,20 +165,34 @@ def seconds_told(found: Sequence[Estimate]) -> str:
     return f"{mark}{duration(sum(known))}"
 
 
+def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
+    """A line a reason: the nodes that are left out for it, and why."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        by_reason.setdefault(reason, []).append(name)
+    return [
+        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}" for reason, names in by_reason.items()
+    ]
+
+
 def show(
     out: Console,
     steps: Sequence[Step],
     estimates: Mapping[str, Estimate],
     together: float | None,
     last: Mapping[str, float] | None,
+    left_out: Mapping[str, str] | None = None,
 ) -> None:
-    """The tree, and below it the sums and how far the last estimate was off.
+    """The tree, and below it what is left out, the sums and how far the last estimate was off.
 
     Args:
+        left_out: nodes that are not made, and why.
         together: seconds until all is made, independent nodes beside each other.
         last: see `flows.graph.estimate.last_time`.
     """
     out.print(tree(steps, estimates, out.width))
+    for line in left_out_lines(left_out or {}):
+        out.print(f"[yellow]left out:[/] {escape(line)}")
     todo = [step for step in steps if not step.cached]
     out.print()
     if not todo:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -43,6 +45,15 @@ def cut(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
+def told_table(told: Mapping[str, Any]) -> Table:
+    """A table that an artifact's summary holds: `title`, `columns`, and `rows` of text; all columns but the first hold numbers."""
+    columns = [str(name) for name in told["columns"]]
+    table = table_of(columns, right=columns[1:], title=str(told["title"]))
+    for row in told["rows"]:
+        table.add_row(*(escape(str(value)) for value in row))
+    return table
+
+
 def result_table(results: Mapping[str, Result], sections: Mapping[str, str] | None = None) -> Table:
     """Node, time, rows and result; the title says where the links lead from that have the nodes' names.
 
@@ -66,6 +77,6 @@ def result_table(results: Mapping[str, Result], sections: Mapping[str, str] | No
 def _mean(found: Sequence[Result]) -> str:
     """The first metric of several artifacts."""
     metrics = [one.manifest.summary.get("metrics") or {} for one in found]
-    name = next(iter(metrics[0]), "")
+    name = str(found[0].manifest.summary.get("metric") or next(iter(metrics[0]), ""))
     values = [value for one in metrics if isinstance(value := one.get(name), (int, float))]
     return f"{name} {sum(values) / len(values):.3f} on average, best {max(values):.3f}" if values else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,36 @@ OUTPUTS = {
 }
 
 OWN = "cloze_model"  # their config's key for what only our config says
+TASK = "cloze_task"  # and for what a checkpoint's `task` says
+
+Row = tuple[str, str]
+
+# Heads of fine-tuning as most classes name them; `classifier` stands in each family's own table.
+TASK_ROWS: dict[str, tuple[Row, ...]] = {
+    "span": (("span.{p}", "qa_outputs.{p}"),),
+    "token_classifier": (("token_classifier.{p}", "classifier.{p}"),),
+    "choice": (("choice.{p}", "classifier.{p}"),),
+}
+EMBEDDING = "embedding"  # a head without weights: vectors are the encoder's states, pooled by whoever reads them
+LABELLED = ("classifier", "token_classifier")  # heads with an output a label
+POOLED = ("classifier", "choice")  # heads on one vector a sequence; the others stand on every position
+
+
+def task_head(heads: Iterable[str]) -> str | None:
+    """The head of fine-tuning among a checkpoint's heads; None: it was pretrained."""
+    return next((head for head in heads if head in ("classifier", *TASK_ROWS)), None)
+
+
+def fine_tuned(prefix: str) -> dict[frozenset[str], str]:
+    """The classes of fine-tuned models, by head, of a family whose classes begin with `prefix`."""
+    return {
+        frozenset({"classifier"}): f"{prefix}ForSequenceClassification",
+        frozenset({"span"}): f"{prefix}ForQuestionAnswering",
+        frozenset({"token_classifier"}): f"{prefix}ForTokenClassification",
+        frozenset({"choice"}): f"{prefix}ForMultipleChoice",
+        frozenset({EMBEDDING}): f"{prefix}Model",
+    }
+
 
 # (config, weights, positions) of a model of one family to (config, weights) of another
 Conversion = Callable[[ModelConfig, Mapping[str, Tensor], int], tuple[ModelConfig, dict[str, Tensor]]]
@@ -39,6 +69,8 @@ class Hub:
         fields: config fields, ours -> theirs.
         fixed: their config values that this family cannot do otherwise; checked at import, written at export.
         architectures: the set of our heads -> the Hugging Face class that has just these.
+        task_rows: our heads of fine-tuning -> parameters that stand in place of the table's in a model with that head.
+        refused: our heads of fine-tuning -> what their class with that head does otherwise, so that the same weights say other things.
         copies: their names of tied copies that files may hold beside the original -> the original.
         legacy: parts of names in files of old versions -> what they are called now.
         ignored: names that are no parameters.
@@ -55,6 +87,8 @@ class Hub:
     fields: Mapping[str, str]
     fixed: Mapping[str, Any]
     architectures: Mapping[frozenset[str], str]
+    task_rows: Mapping[str, tuple[Row, ...]] = field(default_factory=lambda: dict(TASK_ROWS))
+    refused: Mapping[str, str] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
     legacy: Mapping[str, str] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
@@ -69,8 +103,11 @@ class Hub:
         """The content of Hugging Face's config.json.
 
         Raises:
-            DataError: Hugging Face has no class with these heads.
+            DataError: Hugging Face has no class with these heads, or one that computes something else.
         """
+        for head in heads:
+            if head in self.refused:
+                raise DataError(f"{head} (a head of this {self.family} model) has no Hugging Face form: {self.refused[head]}")
         architecture = self.architectures.get(frozenset(heads) - set(self.unexported))
         if architecture is None:
             raise DataError(
@@ -81,11 +118,19 @@ class Hub:
         config |= self._own(model)
         config |= {**self.fixed, "model_type": self.model_type, "architectures": [architecture], "dtype": "float32"}
         if task is not None:
-            labels = [str(label) for label in task["labels"]]
-            config["id2label"] = {str(number): label for number, label in enumerate(labels)}
-            config["label2id"] = {label: number for number, label in enumerate(labels)}
-            config["cloze_task"] = dict(task)
+            config |= _labels(heads, task)
+            config[TASK] = dict(task)
         return config
+
+    def head_of(self, config: Mapping[str, Any]) -> str | None:
+        """The head of fine-tuning that a model of theirs has, by the class that its config names; None: another one, or none."""
+        names = {name: task_head(heads) for heads, name in self.architectures.items()}
+        return next((names[name] for name in config.get("architectures") or () if name in names), None)
+
+    def keys_for(self, heads: Iterable[str]) -> KeyMap:
+        """The table of a model with these heads."""
+        own = [row for head in heads for row in self.task_rows.get(head, ())]
+        return KeyMap([*own, *self.keys.rows]) if own else self.keys
 
     def _own(self, model: ModelConfig) -> dict[str, Any]:
         """What of our config transformers has no field for, where it is not the default: it comes back with the directory."""
@@ -115,15 +160,20 @@ class Hub:
             message = str(fault["msg"]).removeprefix("Value error, ")
             raise DataError(f"{where}: {name} ({fault['input']!r}) does not fit: {message}") from error
 
-    def to_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_state(self, state: Mapping[str, Tensor], heads: Iterable[str] = ()) -> dict[str, Tensor]:
         """Our weights under Hugging Face's names; tied copies are left out, as transformers itself does.
+
+        Args:
+            heads: of the model, as of `to_config`.
 
         Raises:
             DataError: a parameter is not in the table.
         """
         named = {}
-        for ours, tensor in self.exported(state).items():
-            theirs = self.keys.theirs(ours)
+        heads = tuple(heads)
+        keys = self.keys_for(heads)
+        for ours, tensor in self.exported(state, heads).items():
+            theirs = keys.theirs(ours)
             if theirs is None:
                 raise DataError(
                     f"the parameter {ours} has no Hugging Face name in the {self.family} table; export another checkpoint"
@@ -131,27 +181,32 @@ class Hub:
             named[theirs] = tensor
         return named
 
-    def exported(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What of our weights has a Hugging Face form."""
-        return {name: tensor for name, tensor in state.items() if name.split(".", 1)[0] not in self.unexported}
+    def exported(self, state: Mapping[str, Tensor], heads: Iterable[str] = ()) -> dict[str, Tensor]:
+        """What of the weights of our model with these heads has a Hugging Face form. Vectors do without a pooler."""
+        left = {*self.unexported, *(("pooler",) if EMBEDDING in heads else ())}
+        return {name: tensor for name, tensor in state.items() if name.split(".", 1)[0] not in left}
 
-    def from_state(self, state: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+    def from_state(self, state: Mapping[str, Tensor], where: str, head: str | None = None) -> dict[str, Tensor]:
         """Hugging Face's weights, read from `where`, under our names.
+
+        Args:
+            head: of fine-tuning, that the model has, see `head_of`.
 
         Raises:
             DataError: a name is not in the table, or a copy differs from what it should be tied to.
         """
         current = {self._current(name): tensor for name, tensor in state.items()}
         named: dict[str, Tensor] = {}
+        keys = self.keys_for(() if head is None else (head,))
         for theirs, tensor in current.items():
-            if theirs in self.ignored or theirs.startswith(self.unused):
+            if theirs in self.ignored or (theirs.startswith(self.unused) and keys.ours(theirs) is None):
                 continue
             original = self.copies.get(theirs)
             if original in current:
                 if not _equal(tensor, current[original]):
                     raise DataError(f"{where}: {theirs} differs from {original}, which it must be tied to; use another model")
                 continue
-            ours = self.keys.ours(original or theirs)
+            ours = keys.ours(original or theirs)
             if ours is None:
                 raise DataError(f"{where} holds {theirs}, which the {self.family} table does not know; use another model")
             named[ours] = tensor.float()
@@ -161,6 +216,18 @@ class Hub:
         for old, new in self.legacy.items():
             name = name.replace(old, new)
         return name
+
+
+def _labels(heads: Iterable[str], task: Mapping[str, Any]) -> dict[str, Any]:
+    """The names of a labelled head's outputs, as their config has them; one output without a name is a number."""
+    if not set(heads) & set(LABELLED):
+        return {}
+    labels = [str(label) for label in task.get("labels") or ()]
+    found: dict[str, Any] = {} if labels else {"problem_type": "regression"}
+    names = labels or ["LABEL_0"]
+    found["id2label"] = {str(number): label for number, label in enumerate(names)}
+    found["label2id"] = {label: number for number, label in enumerate(names)}
+    return found
 
 
 def _equal(first: Tensor, second: Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,24 @@ from model.layers.heads import initialize
 from pipeline.core.errors import DataError, UsageError
 
 
+class Transform(Protocol):
+    """A pooler whose layers stand before heads on every position, too."""
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """Float [..., D] to float [..., D]."""
+        ...
+
+
 class Backbone(NamedTuple):
     """What fine-tuning keeps of a pretrained model: hidden states from ids, and one vector a sequence from hidden states."""
 
     encoder: nn.Module
     pooler: nn.Module
+
+    @property
+    def transforms(self) -> bool:
+        """Whether the pooler is a `Transform`: heads on every position then read what it makes of their states."""
+        return hasattr(self.pooler, "transform")
 
 
 def new_model(config: ModelConfig) -> PretrainingModel:
@@ -68,7 +81,7 @@ def restore_backbone(config: ModelConfig, state: Mapping[str, Tensor]) -> Backbo
         DataError: as for `restore`.
     """
     backbone = new_backbone(config)
-    pooled = any(name.startswith("pooler.") for name in state) or "pair" in config.heads
+    pooled = any(name.startswith(("pooler.", "pair.")) for name in state)
     for prefix, module in (("encoder.", backbone.encoder), ("pooler.", backbone.pooler)):
         if prefix == "pooler." and not pooled:
             continue
@@ -77,6 +90,12 @@ def restore_backbone(config: ModelConfig, state: Mapping[str, Tensor]) -> Backbo
         module.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in given.items()}, assign=True)
         module.eval()
     return backbone
+
+
+def transforms(config: ModelConfig) -> bool:
+    """Of a model of `config`, what `Backbone.transforms` says."""
+    with torch.device("meta"):
+        return hasattr(part(config.family, "model:new_pooler")(config), "transform")
 
 
 def is_backbone(name: str) -> bool:

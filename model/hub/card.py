@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from model.checkpoint import Loaded
+from model.families.hub import EMBEDDING, task_head
 
 _PRETRAINED_USE = """```python
 from transformers import pipeline
@@ -17,6 +18,45 @@ from transformers import pipeline
 classify = pipeline("text-classification", model="path/to/this/directory")
 classify("A pleasure from the first page to the last.")
 ```"""
+
+_ANSWER_USE = """```python
+from transformers import pipeline
+
+answer = pipeline("question-answering", model="path/to/this/directory")
+answer(question="When was it founded?", context="The town was founded in 1312.")
+```"""
+
+_TAG_USE = """```python
+from transformers import pipeline
+
+tag = pipeline("token-classification", model="path/to/this/directory", aggregation_strategy="first")
+tag("Ada Lovelace was born in London.")
+```"""
+
+_CHOICE_USE = """```python
+from transformers import AutoModelForMultipleChoice, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/directory")
+model = AutoModelForMultipleChoice.from_pretrained("path/to/this/directory")
+endings = ["the door.", "the moon."]
+batch = tokenizer(["She opened"] * len(endings), endings, padding=True, return_tensors="pt")
+model(**{name: tensor[None] for name, tensor in batch.items()}).logits
+```"""
+
+_EMBED_USE = """```python
+from transformers import pipeline
+
+embed = pipeline("feature-extraction", model="path/to/this/directory")
+embed("A sentence.")  # a vector a piece; their mean, or the first, is the sentence's
+```"""
+
+_USES = {  # by head of fine-tuning: the Hub's name of what it does, and how
+    "classifier": ("text-classification", _CLASSIFIER_USE),
+    "span": ("question-answering", _ANSWER_USE),
+    "token_classifier": ("token-classification", _TAG_USE),
+    "choice": ("multiple-choice", _CHOICE_USE),
+    EMBEDDING: ("feature-extraction", _EMBED_USE),
+}
 
 
 def model_card(loaded: Loaded, architecture: str) -> str:
@@ -34,9 +74,11 @@ def model_card(loaded: Loaded, architecture: str) -> str:
         pair = f", sentence pairs ({dataset.pair_task})" if dataset.pair_task else ""
         facts.append(("Pretraining data", f"recipe `{dataset.recipe}`, rows of {dataset.length} pieces{pair}"))
     if task is not None:
-        facts.append(("Fine-tuned for", f"`{task['name']}`: " + ", ".join(f"`{label}`" for label in task["labels"])))
+        labels = ", ".join(f"`{label}`" for label in task.get("labels") or ())
+        facts.append(("Fine-tuned for", f"`{task['name']}`" + (f": {labels}" if labels else "")))
     facts.append(("Fine-tuning steps" if task is not None else "Pretraining steps", f"{loaded.step:,}"))
-    tag = "text-classification" if task is not None else "fill-mask"
+    head = EMBEDDING if EMBEDDING in loaded.heads else task_head(loaded.heads)
+    tag, use = _USES.get(head or "", ("fill-mask", _PRETRAINED_USE))
     lines = [
         "---",
         "library_name: transformers",
@@ -52,6 +94,6 @@ def model_card(loaded: Loaded, architecture: str) -> str:
         "|---|---|",
         *(f"| {name} | {value} |" for name, value in facts),
         "",
-        _CLASSIFIER_USE if task is not None else _PRETRAINED_USE,
+        use,
     ]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,8 @@
 """Stage export: a checkpoint in; a Hugging Face directory out, after the check that it says the same.
 
 Files: `config.json`, `model.safetensors`, the tokenizer's, `README.md` (a model card). transformers' `AutoTokenizer` and
-`AutoModelForPreTraining`, `AutoModelForMaskedLM`, or `AutoModelForSequenceClassification` of a fine-tuned checkpoint, open it.
+`AutoModelForPreTraining` or `AutoModelForMaskedLM` open it, and of a fine-tuned checkpoint `AutoModelForSequenceClassification`,
+`…QuestionAnswering`, `…TokenClassification` or `…MultipleChoice`.
 
 The command line imports this module at every start; torch comes in when the stage runs.
 """

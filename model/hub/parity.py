@@ -7,6 +7,7 @@ import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,8 +15,8 @@ from torch.nn import functional
 
 from model.checkpoint import CONFIG, Loaded
 from model.families.config import ModelConfig
-from model.families.hub import Hub, hub_of
-from model.families.models import restore, restore_backbone
+from model.families.hub import EMBEDDING, POOLED, Hub, hub_of, task_head
+from model.families.models import Transform, restore, restore_backbone
 from pipeline.core import storage
 
 TOLERANCE = 1e-5  # of the largest logit, or of 1 where all are smaller: fp32 has 7 digits
@@ -44,7 +45,7 @@ def compare_with_transformers(loaded: Loaded, directory: str) -> Difference | No
         return None
     batch = probe(loaded.model)
     ours = our_logits(loaded, batch)
-    theirs = their_logits(directory, hub_of(loaded.model.family), batch, classifier="classifier" in loaded.heads)
+    theirs = their_logits(directory, hub_of(loaded.model.family), batch, _head(loaded.heads))
     absolute = max(float((ours[name] - theirs[name]).abs().max()) for name in theirs)
     largest = max(float(logits.abs().max()) for logits in ours.values())
     return Difference(absolute=absolute, relative=absolute / max(1.0, largest))
@@ -70,20 +71,29 @@ def probe(model: ModelConfig) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def our_logits(loaded: Loaded, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The checkpoint's logits that transformers has too, at real tokens; or `classifier` [B, labels]."""
-    if "classifier" in loaded.heads:
-        encoder, pooler = restore_backbone(loaded.model, loaded.state)
-        hidden = encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
-        pooled = pooler(hidden, batch["attention_mask"])
-        weight, bias = loaded.state["classifier.weight"], loaded.state["classifier.bias"]
-        return {"classifier": functional.linear(pooled, weight, bias)}
+    """The checkpoint's logits that transformers has too, at real tokens; or those of its head of fine-tuning, by the head's name.
+
+    Of a model of vectors, what stands for logits are the encoder's states.
+    """
+    head = _head(loaded.heads)
+    if head is not None:
+        backbone = restore_backbone(loaded.model, loaded.state)
+        states = backbone.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+        if head == EMBEDDING:
+            return {head: _real(states, batch)}
+        if head in POOLED:
+            states = backbone.pooler(states, batch["attention_mask"])
+        elif backbone.transforms:
+            states = cast(Transform, backbone.pooler).transform(states)
+        logits = functional.linear(states, loaded.state[f"{head}.weight"], loaded.state[f"{head}.bias"])
+        return {head: _real(logits, batch)}
     outputs = restore(loaded.model, loaded.state)(batch)
     names = set(hub_of(loaded.model.family).outputs.values())
     return {name: _real(outputs[name], batch) for name in sorted(names & outputs.keys())}
 
 
 @torch.inference_mode()
-def their_logits(directory: str, hub: Hub, batch: Mapping[str, Tensor], *, classifier: bool) -> dict[str, Tensor]:
+def their_logits(directory: str, hub: Hub, batch: Mapping[str, Tensor], head: str | None) -> dict[str, Tensor]:
     """What transformers computes from `directory`, in the form of `our_logits`."""
     import transformers
 
@@ -92,10 +102,20 @@ def their_logits(directory: str, hub: Hub, batch: Mapping[str, Tensor], *, class
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
     if "token_type_ids" in inspect.signature(model.forward).parameters:
         inputs["token_type_ids"] = batch["token_type_ids"]
+    if head == "choice":  # one example, of which every row is a choice
+        return {head: model(**{name: tensor[None] for name, tensor in inputs.items()}).logits.transpose(0, 1)}
     outputs = model(**inputs)
-    if classifier:
-        return {"classifier": outputs.logits}
+    if head == EMBEDDING:
+        return {head: _real(outputs.last_hidden_state, batch)}
+    if head == "span":
+        return {head: _real(torch.stack([outputs.start_logits, outputs.end_logits], dim=-1), batch)}
+    if head is not None:
+        return {head: _real(outputs.logits, batch)}
     return {ours: _real(outputs[theirs], batch) for theirs, ours in hub.outputs.items() if theirs in outputs}
+
+
+def _head(heads: Mapping[str, object]) -> str | None:
+    return EMBEDDING if EMBEDDING in heads else task_head(heads)
 
 
 def _real(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:

@@ -14,12 +14,14 @@ from torch import Tensor
 from model import checkpoint
 from model.checkpoint import CONFIG, PICKLES, WEIGHTS
 from model.families.config import ModelConfig
-from model.families.hub import Hub, exportable, hub_of
-from model.families.models import is_backbone, new_model, restore, restore_backbone
+from model.families.hub import LABELLED, POOLED, TASK, Hub, exportable, hub_of
+from model.families.models import new_model, restore, restore_backbone, transforms
 from pipeline import tokenizer
 from pipeline.core import storage
 from pipeline.core.errors import DataError, UsageError
 
+# What another's fine-tuned model does, by head: tasks of files of one's own, and questions that have an answer.
+_TASKS = {"classifier": "classification", "span": "squad", "token_classifier": "tagging", "choice": "choice"}
 INDEX = WEIGHTS + ".index.json"  # of weights that are cut into several files
 
 
@@ -55,7 +57,7 @@ def import_directory(
         UsageError: the directory's model cannot become one of `family`.
     """
     found = read_directory(directory, family=family, positions=positions, trust_pickle=trust_pickle)
-    fits = restore_backbone if "classifier" in found.heads else restore
+    fits = restore if found.task is None else restore_backbone
     fits(found.model, found.state)  # the shapes fit, and nothing is missing
     pieces = tokenizer.load(directory)
     if pieces.vocab_size > found.model.vocab_size:
@@ -86,21 +88,36 @@ def read_directory(
             raise UsageError(f"as ({family}) is nothing that a {hub.family} model can become; choose from {', '.join(known)}")
         hub = hub if convert else hub_of(family)
     model = hub.from_config(config, name)
-    state = hub.from_state(_read_weights(directory, trust_pickle), directory)
+    head = hub.head_of(config)
+    state = hub.from_state(_read_weights(directory, trust_pickle), directory, head)
     if convert is not None:
         model, state = convert(model, state, positions or model.max_position_embeddings)
     elif positions is not None and positions != model.max_position_embeddings:
         raise UsageError(f"positions ({positions}) can be chosen where a model becomes another (--as longformer); leave it out")
-    if "classifier.weight" not in state and "classifier.bias" not in state:
+    if head is None and "classifier.weight" not in state and "classifier.bias" not in state:
         return complete(model, state)
-    for parameter in ("classifier.weight", "classifier.bias"):
+    return _fine_tuned(model, state, head or "classifier", config, directory)
+
+
+def _fine_tuned(model: ModelConfig, state: dict[str, Tensor], head: str, config: Mapping[str, Any], directory: str) -> Imported:
+    """A fine-tuned checkpoint.
+
+    Raises:
+        DataError: the head is not there as a whole, or its labels are not as many as its outputs.
+    """
+    for parameter in (f"{head}.weight", f"{head}.bias"):
         if parameter not in state:
             raise DataError(f"{directory} lacks {parameter}; use a complete Hugging Face directory")
-    count = state["classifier.bias"].shape[0]
-    kept = {key: tensor for key, tensor in state.items() if is_backbone(key) or key.startswith("classifier.")}
+    count = state[f"{head}.bias"].shape[0]
+    pooled = head in POOLED or transforms(model)
+    if pooled and not any(name.startswith("pooler.") for name in state):
+        raise DataError(f"{directory} lacks the pooler, on which its {head} stands; use a complete Hugging Face directory")
+    wanted = ("encoder.", f"{head}.", *(("pooler.",) if pooled else ()))
+    kept = {key: tensor for key, tensor in state.items() if key.startswith(wanted)}
     left = tuple(sorted(state.keys() - kept.keys()))
-    heads = {"classifier": {"num_labels": count}}
-    return Imported(model=model, heads=heads, task=_task(config, count, name), state=kept, left_out=left)
+    heads = {head: {"num_labels": count} if head in LABELLED else {}}
+    task = _task(config, head, count, storage.join(directory, CONFIG), model.max_position_embeddings)
+    return Imported(model=model, heads=heads, task=task, state=kept, left_out=left)
 
 
 def _hub_of_config(config: Mapping[str, Any], where: str) -> Hub:
@@ -140,14 +157,21 @@ def complete(model: ModelConfig, state: dict[str, Tensor]) -> Imported:
     )
 
 
-def _task(config: Mapping[str, Any], count: int, where: str) -> dict[str, Any]:
-    """The task that our own export wrote down; of another's model, its labels."""
-    if "cloze_task" in config:
-        return dict(config["cloze_task"])
+def _task(config: Mapping[str, Any], head: str, count: int, where: str, longest: int) -> dict[str, Any]:
+    """The task that our own export wrote down; of another's model, the general one of its kind, with its labels."""
+    if TASK in config:
+        return dict(config[TASK])
+    task: dict[str, Any] = {"name": _TASKS[head], "max_length": longest}
+    if head == "classifier" and count == 1:
+        return {**task, "name": "regression"}
+    if head == "classifier" and config.get("problem_type") not in (None, "single_label_classification"):
+        task["name"] = "imported"  # several labels a text, several numbers: no task of ours; the encoder serves all the same
+    if head not in LABELLED:
+        return task
     names = config.get("id2label") or {str(number): f"LABEL_{number}" for number in range(count)}
     if sorted(names) != sorted(str(number) for number in range(count)):
         raise DataError(f"{where} names {len(names)} labels in id2label, the classifier has {count}; correct id2label")
-    return {"name": "imported", "labels": [str(names[str(number)]) for number in range(count)]}
+    return {**task, "labels": [str(names[str(number)]) for number in range(count)]}
 
 
 def _read_weights(directory: str, trust_pickle: bool) -> dict[str, Tensor]:

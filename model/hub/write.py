@@ -11,7 +11,11 @@ from model.hub.parity import TOLERANCE, compare_with_transformers
 from model.hub.read import read_directory
 from pipeline.core import storage
 from pipeline.core.errors import ClozeError
+from pipeline.core.registry import load
 from pipeline.core.stage import Build, Outcome
+
+# What else a head's directory holds: `module:function` of (the checkpoint, the directory), called when all other files are there.
+BESIDE: dict[str, str] = {"embedding": "model.hub.sentence_transformers:write"}
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
@@ -38,7 +42,9 @@ def export(build: Build) -> Outcome:
     summary = {
         "directory": build.path,
         "architecture": config["architectures"][0],
-        "parameters": sum(tensor.numel() for tensor in hub_of(loaded.model.family).exported(loaded.state).values()),
+        "parameters": sum(
+            tensor.numel() for tensor in hub_of(loaded.model.family).exported(loaded.state, loaded.heads).values()
+        ),
         "max_logit_difference": None if difference is None else difference.absolute,
     }
     return Outcome(summary=summary)
@@ -48,7 +54,7 @@ def write_directory(loaded: Loaded, directory: str) -> dict[str, list[str]]:
     """Write the checkpoint as a Hugging Face directory; returns the content of its config.json."""
     hub = hub_of(loaded.model.family)
     config = hub.to_config(loaded.model, loaded.heads, loaded.task)
-    write_tensors(storage.join(directory, WEIGHTS), hub.to_state(loaded.state))
+    write_tensors(storage.join(directory, WEIGHTS), hub.to_state(loaded.state, loaded.heads))
     copy_files(loaded.tokenizer, directory)
     name = storage.join(directory, TOKENIZER_CONFIG)
     settings = json.loads(storage.read_text(name)) if storage.exists(name) else {}
@@ -56,6 +62,9 @@ def write_directory(loaded: Loaded, directory: str) -> dict[str, list[str]]:
     _write_json(name, settings)
     storage.write_bytes(storage.join(directory, "README.md"), model_card(loaded, config["architectures"][0]).encode())
     _write_json(storage.join(directory, CONFIG), config)
+    for head in loaded.heads:
+        if head in BESIDE:
+            load(BESIDE[head])(loaded, directory)
     return config
 
 
@@ -66,7 +75,7 @@ def check_reload(loaded: Loaded, directory: str) -> None:
         ClozeError: a weight or the config is not what was exported.
     """
     found = read_directory(directory, family=loaded.model.family)
-    exported = hub_of(loaded.model.family).exported(loaded.state)
+    exported = hub_of(loaded.model.family).exported(loaded.state, loaded.heads)
     read = {name: tensor for name, tensor in found.state.items() if name not in found.fresh}
     wrong = sorted(read.keys() ^ exported.keys())
     wrong += [name for name in sorted(read.keys() & exported.keys()) if not read[name].equal(exported[name])]

@@ -13,7 +13,12 @@ class Pooler(nn.Module):
     """One vector a sequence: a dense layer and an activation on the first position's state.
 
     The activation is tanh (google-research/bert, modeling.py) where a family does not say otherwise.
+
+    Attributes:
+        reads_first: whether it looks at no other position; then most of the last layer need not be computed elsewhere.
     """
+
+    reads_first: bool = True
 
     def __init__(self, hidden_size: int, activation: str = "tanh") -> None:
         super().__init__()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from model.families.presets import model_config
+from model.tasks.files_read import split_bytes
+from model.tasks.options import TaskOptions
+from model.tasks.table import KINDS, TASKS
 from model.train import arithmetic
 from model.train.cost import BESIDE, PROCESS_BYTES, SPEED, device_of, model_of, training_memory
 from pipeline.core.cost import Computer, Cost, Costs, Facts, Pace, without_start
@@ -24,26 +25,22 @@ CORPUS_TOKENS = 60_000  # of a task that reads a corpus, where it is not known b
 BASELINE = 2  # trainings, where the same model is trained from random weights too
 
 
-def _bytes(data: str | None, split: str) -> int | None:
-    """The size of the split's files, or of all where none is called so; None: it is not here."""
-    if data is None or "://" in data:
-        return None
-    with suppress(OSError):
-        files = [entry for entry in os.scandir(data) if entry.is_file()] if os.path.isdir(data) else []
-        named = [entry for entry in files if split in entry.name] or files
-        return sum(entry.stat().st_size for entry in named) or None
-    return None
-
-
 def _passes(config: FinetuneConfig) -> int:
     return config.epochs * (BASELINE if config.baselines else 1)
 
 
-def _tokens(data: str | None, split: str, before: Facts | None) -> float:
+def _tokens(read: Iterable[tuple[str, TaskOptions, str | None]], split: str, data: str | None, before: Facts | None) -> float:
+    """Args: read: of each task that is read its name, options and data."""
     if before is not None and before["config"].get("data") == data and before.get("tokens"):
         return float(before["tokens"])
-    size = _bytes(data, split)
-    return CORPUS_TOKENS if size is None else size / BYTES_A_PIECE
+    sizes = [split_bytes(path, options, split) for _, options, path in read]
+    return sum(CORPUS_TOKENS if size is None else size / BYTES_A_PIECE for size in sizes)
+
+
+def _longest(config: FinetuneConfig) -> int:
+    """What a sequence takes at most, where the model reads as much."""
+    kinds = [KINDS[TASKS[name].kind] for name, _, _ in config.reads()]
+    return config.max_length or max(kind.max_length for kind in kinds)
 
 
 def ahead(
@@ -54,10 +51,12 @@ def ahead(
     found = model_of(source) or config.model
     model = None if found is None else model_config(found)
     weights = int(source.get("parameters") or (arithmetic.approximate_parameters(model) if model else 0))
-    tokens = _tokens(config.data, "train", before)
+    tokens = _tokens(config.reads(), "train", config.data, before)
     memory = (PROCESS_BYTES * execution.processes, 0)
     if model is not None:
-        memory = training_memory(model, config.max_length, config.batch_size, execution, device, computer)
+        memory = training_memory(
+            model, min(_longest(config), model.max_position_embeddings), config.batch_size, execution, device, computer
+        )
     return Cost(
         amount=(6.0 * weights + BESIDE[device]) * tokens * _passes(config),
         speed=HEADWAY * SPEED[device] * (1 if device == "cuda" else computer.cpus),
@@ -75,7 +74,9 @@ def ahead(
 def afterwards(facts: Facts) -> Pace | None:
     """Operations a second; the weights follow from the bytes of the checkpoint."""
     weights = facts["files_bytes"] / arithmetic.WEIGHT_BYTES
-    passes = int(facts["config"].get("epochs", 1)) * (BASELINE if facts["config"].get("baselines", True) else 1)
+    passes = float(facts.get("epochs") or facts["config"].get("epochs", 1)) * (
+        BASELINE if facts["config"].get("baselines", True) else 1
+    )
     device = str(facts["execution"].get("device", "auto"))
     kind = str(facts.get("device") or ("cuda" if device == "cuda" else "cpu"))
     amount = (6.0 * weights + BESIDE[kind]) * float(facts["tokens"]) * passes
@@ -89,7 +90,7 @@ def ahead_of_evaluation(
     device = device_of(execution, computer)
     weights = int(inputs["checkpoint"].get("parameters") or 0)
     return Cost(
-        amount=(2.0 * weights + BESIDE[device] / 3) * _tokens(config.data, config.split, before),
+        amount=(2.0 * weights + BESIDE[device] / 3) * _tokens(config.reads(), config.split, config.data, before),
         speed=HEADWAY * SPEED[device] * (1 if device == "cuda" else computer.cpus),
         start=START,
         kind=device,

@@ -12,7 +12,7 @@ import torch
 
 from model.data.batch import LAYOUT, Batch
 from model.data.layouts import Kind, Sequences, make_layout
-from model.tasks.task import Ints
+from model.tasks.task import Ints, Samples
 from pipeline.core import random_keys
 from pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -29,6 +29,7 @@ class TextSamples:
         second: where B starts in each sequence; its length if there is no B. int64 [n].
         truncated: how many examples lost pieces to the greatest length.
         pad: the id of padding.
+        lost: how many answers no sample can give, by reason.
         targets: what the loss needs, by its name in a batch; one row a sample.
     """
 
@@ -37,6 +38,7 @@ class TextSamples:
     truncated: int
     pad: int
     targets: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    lost: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -76,6 +78,17 @@ def encode(
     """Tokenize, truncate and frame each text or pair of texts; at most `max_length` pieces, special tokens included."""
     first = tokenizer.encode_batch(list(texts))
     other = tokenizer.encode_batch(list(text_pairs)) if text_pairs is not None else None
+    return framed(first, other, tokenizer, max_length, targets)
+
+
+def framed(
+    first: Sequence[Sequence[int]],
+    other: Sequence[Sequence[int]] | None,
+    tokenizer: Tokenizer,
+    max_length: int,
+    targets: Mapping[str, npt.NDArray[Any]] | None = None,
+) -> TextSamples:
+    """The same of texts that are pieces already."""
     cls, sep = tokenizer.special.cls, tokenizer.special.sep
     sequences, second, truncated = [], [], 0
     for i, pieces in enumerate(first):
@@ -127,3 +140,9 @@ def evaluation_batches(lengths: Ints) -> list[Ints]:
     """Batches of like length, longest first, so that memory is at its peak at once; as numbers of samples."""
     order = np.argsort(-lengths, kind="stable")
     return [order[at : at + EVALUATION_BATCH] for at in range(0, len(order), EVALUATION_BATCH)]
+
+
+def groups_of(samples: Samples) -> list[Ints]:
+    """The numbers of the samples that may share a batch: all of them, or those of each of several tasks."""
+    found: Sequence[Ints] | None = getattr(samples, "groups", None)
+    return [np.arange(len(samples))] if found is None else list(found)

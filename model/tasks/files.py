@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.core import storage
 
-METRICS, PREDICTIONS = "metrics.json", "predictions.tsv"
+METRICS = "metrics.json"
 
 
 def write_json(path: str, content: Mapping[str, Any]) -> None:

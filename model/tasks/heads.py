@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from model.data.batch import LAYOUT
 from model.families.config import ModelConfig
-from model.families.models import is_backbone, new_backbone, restore_backbone
-from model.layers.heads import initialize
+from model.families.models import Backbone, Transform, is_backbone, new_backbone, restore_backbone
+from model.layers.encoder import Encoder
+from model.layers.heads import Pooler, initialize
+from model.tasks.features import FrozenNetwork, task_network
 from model.tasks.task import Meaning, Task
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError
@@ -20,19 +22,59 @@ _BODY, _HEAD = 1, 2  # independent random streams
 
 
 class SequenceClassifier(nn.Module):
-    """Encoder, pooler, dropout, and `classifier`: one linear layer on the pooled output (Devlin et al. 2019, figure 4a, b)."""
+    """Encoder, pooler, dropout, and one linear layer on the pooled output (Devlin et al. 2019, figure 4a, b).
 
-    def __init__(self, encoder: nn.Module, pooler: nn.Module, hidden_size: int, num_labels: int, dropout: float) -> None:
+    Args:
+        head: the linear layer's name, as a checkpoint's `heads` says it.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, pooler: nn.Module, hidden_size: int, outputs: int, dropout: float, head: str = "classifier"
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.pooler = pooler
         self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(hidden_size, num_labels)
+        self._head = head
+        self.add_module(head, nn.Linear(hidden_size, outputs))
 
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
-        """Logits, fp32 [B, labels], of a batch as `TextSamples.batch` makes it."""
+        """Logits, fp32 [B, outputs], of a batch as `TextSamples.batch` makes it."""
+        ids, real = batch["input_ids"], batch["attention_mask"]
+        if isinstance(self.encoder, Encoder) and isinstance(self.pooler, Pooler) and self.pooler.reads_first:
+            first = torch.arange(0, ids.numel(), ids.shape[1], device=ids.device)
+            hidden = self.encoder(ids, real, batch["token_type_ids"], batch.get(LAYOUT), first)[:, None]
+        else:
+            hidden = self.encoder(ids, real, batch["token_type_ids"], batch.get(LAYOUT))
+        logits: Tensor = self.get_submodule(self._head)(self.dropout(self.pooler(hidden, real)))
+        return logits.float()
+
+
+class TokenClassifier(nn.Module):
+    """Encoder, dropout, and one linear layer on every position's state (Devlin et al. 2019, figure 4c, d): tags, or ends of spans.
+
+    A family whose pooler says so has its layers between, on every position, as ModernBERT does.
+
+    Args:
+        head: the linear layer's name, as a checkpoint's `heads` says it.
+    """
+
+    def __init__(self, backbone: Backbone, hidden_size: int, outputs: int, dropout: float, head: str) -> None:
+        super().__init__()
+        self.encoder = backbone.encoder
+        self._transforms = backbone.transforms
+        if self._transforms:
+            self.pooler = backbone.pooler
+        self.dropout = nn.Dropout(dropout)
+        self._head = head
+        self.add_module(head, nn.Linear(hidden_size, outputs))
+
+    def forward(self, batch: Mapping[str, Any]) -> Tensor:
+        """Logits, fp32 [B, L, outputs], of a batch as `TextSamples.batch` makes it."""
         hidden = self.encoder(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], batch.get(LAYOUT))
-        logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, batch["attention_mask"])))
+        if self._transforms:
+            hidden = cast(Transform, self.pooler).transform(hidden)
+        logits: Tensor = self.get_submodule(self._head)(self.dropout(hidden))
         return logits.float()
 
 
@@ -51,8 +93,11 @@ def new_network(
     """
     torch.manual_seed(int(random_keys.derive(seed, _BODY)))
     backbone = new_backbone(config) if state is None else restore_backbone(config, _copy(state))
-    network = task.network(backbone, config, meaning, config.hidden_dropout if dropout is None else dropout)
+    network = task_network(task, backbone, config, meaning, config.hidden_dropout if dropout is None else dropout)
     torch.manual_seed(int(random_keys.derive(seed, _HEAD)))
+    if isinstance(network, FrozenNetwork):
+        network.begin()
+        return network.train()
     for name, part in network.named_children():
         if not is_backbone(f"{name}."):
             initialize(part, config.initializer_range)
@@ -67,7 +112,7 @@ def trained_network(
     Raises:
         DataError: the checkpoint at `where` lacks a weight of the network, or has one more, or one of another shape.
     """
-    network = task.network(new_backbone(config), config, meaning, 0.0)
+    network = task_network(task, new_backbone(config), config, meaning, 0.0)
     wanted = network.state_dict()
     for name in sorted(wanted.keys() ^ state.keys()):
         has = "lacks" if name in wanted else "holds"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from model.tasks.features import plain
 from model.tasks.objective import TaskObjective
 from model.tasks.predict import predict
 from model.tasks.split import Split
@@ -38,7 +39,8 @@ class DevScore:
 
     def __call__(self, step: int, stop_asked: Callable[[], bool]) -> Figures:
         task, dev = self._objective.task, self._dev
-        found = task.decode(predict(self._objective, dev.samples, self._world, stop_asked), dev.examples, dev.samples)
+        answers = predict(self._objective, dev.samples, self._world, stop_asked)
+        found = task.decode(answers, dev.examples, plain(dev.samples))
         self._newest = step, found
         return {f"dev_{name}": value for name, value in task.score(dev.examples, found).items()}
 

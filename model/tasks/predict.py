@@ -10,7 +10,7 @@ from torch import distributed
 
 from model.data.batch import move
 from model.data.prefetch import prefetched
-from model.tasks.encode import evaluation_batches
+from model.tasks.encode import evaluation_batches, groups_of
 from model.tasks.objective import TaskObjective
 from model.tasks.task import Samples
 from model.train.distributed import World
@@ -34,7 +34,8 @@ def predict(
         Interrupted: a rank was asked to stop.
     """
     training = objective.training
-    batches = evaluation_batches(samples.lengths)
+    lengths = samples.lengths
+    batches = [group[part] for group in groups_of(samples) for part in evaluation_batches(lengths[group])]
     numbers = range(world.rank, world.rank + len(batches), world.size)  # every rank runs the network as often as the others
     chosen = [batches[min(number, len(batches) - 1)] for number in numbers]
     own: list[tuple[int, Any]] = []

@@ -25,6 +25,8 @@ class Split:
         build.counters[f"truncated/{name}"] += self.samples.truncated
         for reason, number in self.examples.dropped.items():
             build.counters[f"dropped/{reason}"] += number
+        for reason, number in self.samples.lost.items():
+            build.counters[f"lost/{name}/{reason}"] += number
 
 
 def encoded(task: Task[Any, Any], examples: Examples, meaning: Meaning, pieces: Tokenizer, max_length: int) -> Split:

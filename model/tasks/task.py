@@ -3,8 +3,8 @@
     files ─read─► examples ─encode─► samples ─batch─► (network) ─► outputs ─loss─► what training differentiates
                                                                    outputs ─answers, decode─► predictions ─score─► metrics
 
-A **kind** of task is a subclass of `Task` in a file of its own (`model.tasks.classification`); a task is an instance of one, in a file
-of its own and a row of `model.tasks.table.TASKS`. Nothing outside of a kind's file looks into its examples, outputs, answers or
+A **kind** of task is a subclass of `Task` in a file of its own (`model/tasks/kinds/`); a task is an instance of one, a row of
+`model.tasks.table.TASKS`. Nothing outside of a kind's file looks into its examples, outputs, answers or
 predictions: labels may be numbers, spans, a tag a word, or a choice among sequences.
 """
 
@@ -23,6 +23,7 @@ from model.data.batch import Batch
 from model.data.layouts import Kind
 from model.families.config import ModelConfig
 from model.families.models import Backbone
+from model.tasks.options import TaskOptions
 from pipeline.core.errors import UsageError
 from pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -55,12 +56,15 @@ class Samples(Protocol):
     Attributes:
         lengths: the pieces of each, int64 [n].
         truncated: how many examples lost pieces to the greatest length.
+        lost: how many answers are in the files and cannot be given by any sample, by reason.
     """
 
     @property
     def lengths(self) -> Ints: ...
     @property
     def truncated(self) -> int: ...
+    @property
+    def lost(self) -> Mapping[str, int]: ...
     def __len__(self) -> int: ...
 
     def batch(self, chosen: Sequence[int] | Ints, layout: Kind) -> Batch:
@@ -91,26 +95,45 @@ P = TypeVar("P")
 class Task(abc.ABC, Generic[E, P]):
     """A task: its files, its network's head, loss, decoding and metrics.
 
-    Attributes:
+    Args:
         name: as in `TASKS`.
+        options: what is said about its files and its answers.
+        metrics: of its row; empty: the kind's own.
+
+    Attributes:
         metrics: the names of the figures that `score` gives; the first one is the task's score. Higher is better.
-        source: what `read` reads: `data`, a directory that the user names, or `corpus`, a corpus artifact.
+        source: what `read` reads: `data`, files that the user names, or `corpus`, a corpus artifact.
         files: what the user must give, for messages.
+        max_length: the most pieces of a sequence where the user says nothing.
+        predictions: the file that `write` writes for a user to read.
     """
 
-    name: str
-    metrics: tuple[str, ...]
-    source: Literal["data", "corpus"]
-    files: str
+    metrics: tuple[str, ...] = ()
+    source: Literal["data", "corpus"] = "data"
+    files: str = ""
+    max_length: int = 128
+    predictions: str = "predictions.tsv"
+
+    def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
+        self.name, self.options = name, options
+        self.metrics = metrics or self.metrics
 
     @abc.abstractmethod
     def read(self, path: str, split: str, limit_per_class: int | None) -> E:
-        """The examples of one split (`train`, `dev` or `test`).
+        """The examples of one split: `train`, `dev`, `test`, or another one that the task has.
+
+        Args:
+            path: the directory of its files, or the split's file itself.
 
         Raises:
             UsageError: the limit means nothing to this task.
             DataError: a file is missing, empty or malformed (the message names file and line).
         """
+
+    def refuse_limit(self, limit_per_class: int | None, remedy: str) -> None:
+        """Of a kind without classes: raises UsageError where a limit was given. Args: remedy: the end of the sentence."""
+        if limit_per_class is not None:
+            raise UsageError(f"limit_per_class ({limit_per_class}) means nothing to task {self.name}{remedy}")
 
     @abc.abstractmethod
     def meaning(self, train: E) -> Meaning:
@@ -119,6 +142,16 @@ class Task(abc.ABC, Generic[E, P]):
     @abc.abstractmethod
     def heads(self, meaning: Meaning) -> dict[str, Any]:
         """What stands on the encoder, as a checkpoint's `heads` says it."""
+
+    def balance(self, train: E) -> E:
+        """The examples with weights that let their classes count alike in the loss, 1 on average.
+
+        `count` does not change with them: a step's loss is the mean over its examples of weight times loss, however it is cut.
+
+        Raises:
+            UsageError: the task has no classes.
+        """
+        raise UsageError(f"class_weights (balanced) means nothing to task {self.name}, which has no classes; leave it out")
 
     def adopt(self, examples: E, meaning: Meaning) -> E:
         """The examples as a network of that meaning sees them, such as with its numbers of their labels.
@@ -160,8 +193,16 @@ class Task(abc.ABC, Generic[E, P]):
     def score(self, examples: E, predictions: P) -> Figures:
         """The task's metrics by name, of labelled examples."""
 
+    def settled(self, examples: E, predictions: P) -> dict[str, Any]:
+        """Options of decoding that the dev split decides, such as a threshold; they go into the checkpoint."""
+        del examples, predictions
+        return {}
+
     def baselines(self, examples: E) -> Figures:
-        """What is reached without looking at the inputs, such as by saying the most frequent class."""
+        """What is reached without looking at the inputs, such as by saying the most frequent class, in the unit of the task's score.
+
+        `flows.report.gathered.BASELINES` lists the names.
+        """
         del examples
         return {}
 
@@ -179,8 +220,8 @@ class Task(abc.ABC, Generic[E, P]):
         return {}
 
     @abc.abstractmethod
-    def write(self, path: str, examples: E, predictions: P) -> None:
-        """Write the file of predictions."""
+    def write(self, directory: str, examples: E, predictions: P) -> None:
+        """Write the file `predictions` in that directory, and what else belongs to it."""
 
 
 def task_source(task: Task[Any, Any], data: str | None, corpus: str | None) -> str:

@@ -265,6 +265,8 @@ class Training:
         compiled: whether `trained` runs compiled; recorded, and the same after resuming.
         expected_first_loss: what untrained weights should give, nats; None: nothing can be said.
         log_every: steps between log lines; the first, the last and the measured steps always get one.
+        patience: it ends after so many measurements in a row without a better one than the best; None: at the last step.
+        keep_best: whether the checkpoint of the best measured step is saved and kept to the end.
         begun: where it begins; the source begins there too.
         data: the fingerprint of what the source reads; a phase on the same goes on in its order.
         milestones: whose checkpoints are kept for good.
@@ -284,6 +286,8 @@ class Training:
     compiled: bool = False
     expected_first_loss: float | None = None
     log_every: int = 1
+    patience: int | None = None
+    keep_best: bool = False
     begun: Position = START
     data: str = ""
     milestones: Milestones = NO_MILESTONES

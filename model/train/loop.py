@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from model.train import state
 from model.train.clock import Clock
 from model.train.distributed import StopRequest, World
 from model.train.engines.create import create
-from model.train.interfaces import Interrupted, Training
+from model.train.interfaces import Interrupted, Milestones, Training
 from model.train.metrics import METRICS, SKIPPED, Lines, Window
 from model.train.steps import Agreed, Asks, Prepared, agree, prepare
 from pipeline.core import artifact, checkpoints, random_keys, storage
@@ -46,6 +46,7 @@ class Finished:
         progress: steps, tokens, skipped steps, the first loss, the best measurement.
         last: the last log line.
         checkpoint: the path of the last checkpoint, relative to `Training.path`.
+        best: likewise, of the step that measured best, where that is kept.
         milestones: step -> path of the checkpoint that is kept for good.
         session: speed and shares of the time, see `Clock.session`.
     """
@@ -54,6 +55,7 @@ class Finished:
     progress: state.Progress
     last: Mapping[str, Any]
     checkpoint: str
+    best: str | None
     milestones: Mapping[str, str]
     session: Mapping[str, float | None]
 
@@ -173,10 +175,31 @@ class _Loop:
         if progress.pending is not None:
             unfinished, progress.pending = progress.pending, None
             self._finish_line(unfinished)
-        with Prefetch(prepare(training, self.world, progress.step)) as prepared:
+        if not self._over():
+            self._steps()
+        if progress.step < self.recipe.steps:
+            self._note(f"stopped early after step {progress.step} of {self.recipe.steps}: the best is {progress.best}")
+        self._save()
+        if self.world.first:
+            state.tidy(training.path, self._kept())
+        best = int(progress.best["step"]) if training.keep_best and progress.best else None
+        return Finished(
+            weights=self.engine.weights(),
+            progress=progress,
+            last=self.metrics.last() if self.world.first else {},
+            checkpoint=f"{checkpoints.STEPS}/{checkpoints.step_name(progress.step)}",
+            best=None if best is None else f"{checkpoints.STEPS}/{checkpoints.step_name(best)}",
+            milestones=state.kept(training.path, training.milestones),
+            session=self.clock.session(),
+        )
+
+    def _steps(self) -> None:
+        """Step by step to the last one, or until patience ends."""
+        progress, asks = self.progress, Asks(stop=lambda: self.stop.asked, save=self._save_due, over=self._over)
+        with Prefetch(prepare(self.training, self.world, progress.step)) as prepared:
             ready = self.clock.waited_for(prepared)
             self.clock.begin()
-            for work, agreed in agree(ready, self.world, Asks(stop=lambda: self.stop.asked, save=self._save_due)):
+            for work, agreed in agree(ready, self.world, asks):
                 if agreed.stop:
                     self._stop()
                 if agreed.save:
@@ -185,19 +208,25 @@ class _Loop:
                 self.clock.step(agreed.tokens)
                 if line is not None:
                     self._finish_line({**line, **self.clock.line()})
-                if self._keeps(progress.step):
+                if self._keeps(progress.step) or self._improved():
                     self._save()
-        self._save()
-        if self.world.first:
-            state.tidy(training.path, training.milestones)
-        return Finished(
-            weights=self.engine.weights(),
-            progress=progress,
-            last=self.metrics.last() if self.world.first else {},
-            checkpoint=f"{checkpoints.STEPS}/{checkpoints.step_name(progress.step)}",
-            milestones=state.kept(training.path, training.milestones),
-            session=self.clock.session(),
-        )
+
+    def _over(self) -> bool:
+        """Whether patience has ended. It follows from the steps and the best one alone, so a training that is resumed ends alike."""
+        patience, best = self.training.patience, self.progress.best
+        if patience is None or best is None:
+            return False
+        return sum(map(self._measures, range(int(best["step"]) + 1, self.progress.step + 1))) >= patience
+
+    def _improved(self) -> bool:
+        """Whether this step is the best so far and must be kept."""
+        best = self.progress.best
+        return self.training.keep_best and best is not None and best["step"] == self.progress.step
+
+    def _kept(self) -> Milestones:
+        """The steps whose checkpoints stay."""
+        kept, best = self.training.milestones, self.progress.best
+        return replace(kept, steps=kept.steps | {int(best["step"])}) if self.training.keep_best and best else kept
 
     def _step(self, work: Prepared, agreed: Agreed) -> dict[str, Any] | None:
         """One step; returns the beginning of its log line if it gets one."""
@@ -337,7 +366,7 @@ class _Loop:
             weights=weights,
             optimizer=optimizer,
             keep=self.execution.keep_checkpoints,
-            milestones=self.training.milestones,
+            milestones=self._kept(),
         )
         return 0
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -37,6 +38,32 @@ def freeze_unused(trained: Trained, batch: Mapping[str, Any]) -> list[str]:
         parameter.grad = None
         parameter.requires_grad_(name not in unused)
     return unused
+
+
+_BLOCK = re.compile(r"encoder\.(?:layers|groups)\.(\d+)\.")  # a layer, or a group of layers that share their weights
+
+
+def layer_rates(names: Iterable[str], decay: float) -> Callable[[str], float]:
+    """Layer-wise decay: parameter's name -> what its learning rate is multiplied with.
+
+    Of n layers, layer i from 0 has decay^(n + 1 - i), the embeddings decay^(n + 2), and what stands on the encoder, 1, as
+    `_get_layer_lrs` of google-research/electra's model/optimization.py has it (Clark et al. 2020, appendix B); the pooler and a norm behind
+    the last layer, which ELECTRA lacks, are the step between: decay.
+
+    Args:
+        names: of all parameters, as the network has them.
+    """
+    layers = 1 + max((int(found[1]) for found in map(_BLOCK.match, names) if found), default=-1)
+
+    def rate(name: str) -> float:
+        found = _BLOCK.match(name)
+        if found:
+            return decay ** (layers + 1 - int(found[1]))
+        if name.startswith("encoder.embeddings."):
+            return decay ** (layers + 2)
+        return decay if name.startswith(("encoder.", "pooler.")) else 1.0
+
+    return rate
 
 
 def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:

@@ -38,10 +38,15 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """What this rank asks for, looked at once a step: to stop, and to save a checkpoint (the first rank alone)."""
+    """What this rank asks for, looked at once a step: to stop, and to save a checkpoint (the first rank alone).
+
+    Attributes:
+        over: whether the step that was given last is the last one, which all ranks know by themselves.
+    """
 
     stop: Callable[[], bool]
     save: Callable[[], bool]
+    over: Callable[[], bool] = lambda: False
 
 
 def prepare(training: Training, world: World, first: int) -> Iterator[Prepared]:
@@ -65,12 +70,17 @@ def agree(steps: Iterable[Prepared], world: World, asks: Asks) -> Iterator[tuple
     if world.size == 1:
         for step in steps:
             yield step, _begin(step, world, asks)()
+            if asks.over():
+                return
         return
     ahead: tuple[Prepared, Callable[[], Agreed]] | None = None
     for step in steps:
         following = step, _begin(step, world, asks)
         if ahead is not None:
             yield ahead[0], ahead[1]()
+            if asks.over():
+                following[1]()  # its message is under way
+                return
         ahead = following
     if ahead is not None:
         yield ahead[0], ahead[1]()

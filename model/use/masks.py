@@ -1,14 +1,19 @@
-"""What the stage fill-mask does, once torch is there: find the masks, ask the model, write the answers into the text."""
+"""What the verb fill-mask does, once torch is there: find the masks, ask the model, write the answers into the text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from model.checkpoint import held, load
 from model.families.models import restore
+from model.use.fill_mask import FillMaskConfig
+from model.use.requests import Request, shortened
+from model.use.serve import Verb
 from pipeline import tokenizer
 from pipeline.core.errors import UsageError
 from pipeline.tokenizer.tokenizer import Tokenizer
@@ -16,6 +21,7 @@ from pipeline.tokenizer.tokenizer import Tokenizer
 Candidate = dict[str, str | float]
 
 MASK = "[MASK]"  # what users type, whatever the tokenizer's own name of it is
+BATCH = 64  # texts that the model reads at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,36 +64,74 @@ class Filler:
         Raises:
             UsageError: a text without a mask, or longer than the model reads.
         """
-        question = _question(text.replace(MASK, self.mask_token), self.pieces, self.longest)
-        ids = torch.tensor([question.ids])
-        batch = {"input_ids": ids, "token_type_ids": torch.zeros_like(ids), "masked_positions": torch.tensor(question.masks)}
+        return self.answer([self.question(text)], top_k)[0]
+
+    def question(self, text: str) -> Question:
+        """The text as the model reads it.
+
+        Raises:
+            UsageError: as for `fill`.
+        """
+        text, special = text.replace(MASK, self.mask_token), self.pieces.special
+        ids = (special.cls, *self.pieces.backend.encode(text, add_special_tokens=False).ids, special.sep)
+        masks = tuple(place for place, token in enumerate(ids) if token == special.mask)
+        if not masks:
+            raise UsageError(f"the text {shortened(text)!r} has no {MASK}; write it where a word is to be filled in")
+        if len(ids) > self.longest:
+            raise UsageError(f"the text {shortened(text)!r} has {len(ids)} pieces, the model reads {self.longest}; shorten it")
+        return Question(text=text, ids=ids, masks=masks)
+
+    def answer(self, questions: Sequence[Question], top_k: int) -> list[list[list[Candidate]]]:
+        """For each question what `fill` gives; texts of like length go through the model together, `BATCH` at once."""
+        answers: list[list[list[Candidate]]] = [[] for _ in questions]
+        order = sorted(range(len(questions)), key=lambda number: -len(questions[number].ids))
+        for at in range(0, len(order), BATCH):
+            chosen = order[at : at + BATCH]
+            candidates = iter(self._asked([questions[number] for number in chosen], top_k))
+            for number in chosen:
+                answers[number] = [next(candidates) for _ in questions[number].masks]
+        return answers
+
+    def _asked(self, questions: Sequence[Question], top_k: int) -> list[list[Candidate]]:
+        """The candidates of all masks of the questions, in their order."""
+        longest = max(len(question.ids) for question in questions)
+        ids = np.full((len(questions), longest), self.pieces.special.pad, dtype=np.int64)
+        real = np.arange(longest) < np.array([[len(question.ids)] for question in questions])
+        for row, question in enumerate(questions):
+            ids[row, : len(question.ids)] = question.ids
+        masks = [row * longest + place for row, question in enumerate(questions) for place in question.masks]
+        batch = {
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(real),
+            "token_type_ids": torch.zeros(ids.shape, dtype=torch.int64),
+            "masked_positions": torch.tensor(masks),
+        }
         with torch.inference_mode():
             probabilities = self.model(batch)["mlm_logits"].float().softmax(dim=-1)
             best = probabilities.topk(min(top_k, probabilities.shape[-1]), dim=-1)
+        found = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        places = ((question.text, number) for question in questions for number in range(len(question.masks)))
         return [
             [
-                _candidate(question.text, self.mask_token, number, token, score, self.pieces)
+                _candidate(text, self.mask_token, number, token, score, self.pieces)
                 for token, score in zip(tokens, scores, strict=True)
             ]
-            for number, (scores, tokens) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+            for (text, number), (scores, tokens) in zip(places, found, strict=True)
         ]
 
 
-def fill(checkpoint: str, texts: Sequence[str], top_k: int) -> list[list[Candidate]]:
-    """The candidates of all masks, in the order of the texts and of the masks in them, see `Filler`."""
-    filler = Filler(checkpoint)
-    # one by one: texts are few, and padding could change the last digit
-    return [candidates for text in texts for candidates in filler.fill(text, top_k)]
+class FillMask(Verb[Question]):
+    """The verb: `predictions` of a text, one list a mask, see `Filler.fill`."""
 
+    def __init__(self, checkpoint: str, config: FillMaskConfig) -> None:
+        self._filler, self._top_k = Filler(checkpoint), config.top_k
 
-def _question(text: str, pieces: Tokenizer, longest: int) -> Question:
-    ids = (pieces.special.cls, *pieces.backend.encode(text, add_special_tokens=False).ids, pieces.special.sep)
-    masks = tuple(place for place, token in enumerate(ids) if token == pieces.special.mask)
-    if not masks:
-        raise UsageError(f"the text {_shortened(text)!r} has no {MASK}; write it where a word is to be filled in")
-    if len(ids) > longest:
-        raise UsageError(f"the text {_shortened(text)!r} has {len(ids)} pieces, the model reads {longest}; shorten it")
-    return Question(text=text, ids=ids, masks=masks)
+    def read(self, request: Request) -> Question:
+        with request.blamed():
+            return self._filler.question(request.text("text"))
+
+    def answer(self, group: Sequence[Question]) -> list[dict[str, Any]]:
+        return [{"predictions": found} for found in self._filler.answer(group, self._top_k)]
 
 
 def _candidate(text: str, mask_token: str, number: int, token: int, score: float, pieces: Tokenizer) -> Candidate:
@@ -103,7 +147,3 @@ def _filled(text: str, mask_token: str, number: int, word: str) -> str:
     if word.startswith("##") and len(word) > 2:
         before, word = before.rstrip(), word[2:]
     return before + word + after
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "…"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
 
-from pipeline.core import fingerprints
+from pipeline.core import fingerprints, storage
 from pipeline.core.annotations import field_types, has_mark, is_marked, map_marked
 from pipeline.core.artifact import canonical_json
 from pipeline.core.errors import UsageError, did_you_mean
@@ -91,6 +91,14 @@ class StageConfig(BaseModel):
             content = map_marked(annotations[name], _plain(value), InputPathMark, fingerprints.input_fingerprint)
             found[name] = fingerprints.combine([("", canonical_json(content))])
         return found
+
+    def missing(self) -> str:
+        """Which of the files that it names is not there, as a clause; empty where all are."""
+        for name in self.path_fields():
+            value = getattr(self, name)
+            if isinstance(value, str) and not storage.exists(value):
+                return f"{value} does not exist"
+        return ""
 
 
 def _identity(config: BaseModel, without: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
@@ -149,12 +149,17 @@ def input_fingerprint(path: str) -> str:
     Raises:
         DataError: nothing is at `path`, or the directory is empty.
     """
+    return once(path, lambda: _input_fingerprint(path))
+
+
+def once(what: str, make: Callable[[], str]) -> str:
+    """What `make` gives; inside `remembering` it is made once. Args: what: names it."""
     asked = _ASKED.get()
     if asked is None:
-        return _input_fingerprint(path)
-    if path not in asked:
-        asked[path] = _input_fingerprint(path)
-    return asked[path]
+        return make()
+    if what not in asked:
+        asked[what] = make()
+    return asked[what]
 
 
 def _input_fingerprint(path: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -21,6 +21,9 @@ class Reporter:
 
     def checkpoint(self, step: int, path: str) -> None:
         """A checkpoint that stays is complete: a milestone of the training, at the absolute `path`."""
+
+    def records(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """What a verb answers, as JSON objects, in order; not to be lost."""
 
     def processes(self, ids: Mapping[int, int]) -> None:
         """The stage runs in these processes of this machine, by rank; empty: it has ended."""
@@ -53,6 +56,9 @@ class GuardedReporter(Reporter):
 
     def checkpoint(self, step: int, path: str) -> None:
         self._pass_on("checkpoint", step, path)
+
+    def records(self, values: Sequence[Mapping[str, Any]]) -> None:
+        self._reporter.records(values)
 
     def processes(self, ids: Mapping[int, int]) -> None:
         self._pass_on("processes", ids)

@@ -62,13 +62,18 @@ class Input:
 
     Attributes:
         kinds: the stages whose artifact serves. In a run's graph the nearest node of these before it is taken; empty: none by itself.
+        also: stages whose artifact serves, too, but only where the run's config names it.
         required: whether the stage cannot do without.
         named: whether it is taken only where the run's config names it.
+        lends: fields of the config that are as the node says which serves, where the run's config does not say them: an evaluation
+            reads the data that its model was trained on.
     """
 
     kinds: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     required: bool = False
     named: bool = False
+    lends: tuple[str, ...] = ()
 
 
 def no_headline(summary: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ writes one JSON object a line to the file descriptor in `CLOZE_EVENTS_FD`:
     {"progress": [done, total, unit, figures]}    any number of times
     {"metrics": {"step": n, "time": t, ...}}      any number of times: a logged line
     {"checkpoint": [step, path]}                  any number of times: one that stays
+    {"records": [{...}, ...]}                     any number of times: what a verb answers
     {"outcome": {...}, "counters": {...}}         once, last, if it ended well
     {"error": sentence, "exit_code": n}           once, last, if it did not
 """
@@ -18,7 +19,7 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,9 @@ class Events(Reporter):
 
     def checkpoint(self, step: int, path: str) -> None:
         self.send({"checkpoint": [step, path]})
+
+    def records(self, values: Sequence[Mapping[str, Any]]) -> None:
+        self.send({"records": list(values)})
 
 
 def local_directory(path: str) -> Path:

@@ -157,6 +157,20 @@ class Tokenizer:
         ids, offsets = self.encode_flat(texts)
         return [ids[start:end].tolist() for start, end in itertools.pairwise(offsets.tolist())]
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], I64]]:
+        """The pieces of every text, without special tokens, and the characters of each, from and to, int64 [pieces, 2].
+
+        Blanks that belong to a piece (`Ġthe`) are not among its characters. `text[from:to]` is what stands in the text, whatever the
+        tokenizer makes of it.
+        """
+        found = []
+        for start in range(0, len(texts), BATCH):
+            part = list(texts[start : start + BATCH])
+            for text, encoding in zip(part, self._text_backend.encode_batch(part, add_special_tokens=False), strict=True):
+                trimmed = [_trimmed(text, begin, end) for begin, end in encoding.offsets]
+                found.append((list(encoding.ids), np.array(trimmed, dtype=np.int64).reshape(-1, 2)))
+        return found
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens left out."""
         text: str = self.backend.decode([int(token) for token in ids], skip_special_tokens=True)
@@ -165,3 +179,12 @@ class Tokenizer:
     def save(self, directory: str) -> None:
         """Write what `load` and transformers' `AutoTokenizer` open: the same bytes for equal tokenizers."""
         save(self.backend, self._description, self.special, directory)
+
+
+def _trimmed(text: str, begin: int, end: int) -> tuple[int, int]:
+    """A part of a text without the blanks around it; empty at its end where there are only blanks."""
+    while begin < end and text[begin].isspace():
+        begin += 1
+    while begin < end and text[end - 1].isspace():
+        end -= 1
+    return begin, end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,17 +18,30 @@ from flows.graph.nodes import Node
 from flows.graph.overrides import parse
 from flows.graph.plan import plan
 from pipeline.core.errors import DataError, UsageError
+from tests.glue_files import write_glue
 
+GLUE = Path()
 BOOKS = str(configs.samples_directory() / "books")
 SENTIMENT = str(configs.samples_directory() / "tasks" / "sentiment")
 SOURCES = f"corpus.sources=[{{kind: books, path: {BOOKS}}}]"
 WITHOUT_TEXT = {  # presets whose text the user brings
     "albert-base", "bert-base", "bert-large-two-phase", "domain-adaptation", "electra-small", "modernbert-base", "roberta-base",
 }  # fmt: skip
+OF_A_CHECKPOINT = {"glue", "grid", "together", "transfer"}  # presets that begin with a checkpoint and a directory of tasks
+
+
+@pytest.fixture(scope="module", autouse=True)
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """GLUE's files."""
+    global GLUE
+    GLUE = write_glue(tmp_path_factory.mktemp("tasks") / "glue")
+    return GLUE
 
 
 def load(name: str, *settings: str) -> RunConfig:
-    given = [SOURCES, *settings] if name in WITHOUT_TEXT else settings
+    given: list[str] = [SOURCES, *settings] if name in WITHOUT_TEXT else list(settings)
+    if name in OF_A_CHECKPOINT:
+        given = [f"finetune.data={GLUE.parent if name == 'transfer' else GLUE}", *given]
     return configs.load(name, parse(given, "section.key=value", sections=True))
 
 
@@ -45,10 +59,11 @@ def test_every_preset_is_a_graph_under_its_own_name(name: str) -> None:
     assert config.name == name
     for place, node in enumerate(config.nodes.values()):
         assert all(list(config.nodes).index(parent) < place for parent in node.after)
-    assert {"corpus", "report"} <= {node.stage for node in config.nodes.values()}
+    first = "finetune" if name in OF_A_CHECKPOINT else "corpus"
+    assert {first, "report"} <= {node.stage for node in config.nodes.values()}
 
 
-@pytest.mark.parametrize("name", sorted(set(configs.preset_names()) - WITHOUT_TEXT))
+@pytest.mark.parametrize("name", sorted(set(configs.preset_names()) - WITHOUT_TEXT - OF_A_CHECKPOINT))
 def test_presets_with_text_name_files_that_are_there(name: str) -> None:
     for source in load(name).nodes["corpus"].config.sources:  # type: ignore[attr-defined]
         assert source.kind == "docstrings" or Path(source.path).exists()
@@ -145,18 +160,62 @@ def test_domain_adaptation_has_scibert_s_three_ways() -> None:
     assert values(nodes["vocab@scratch"], "import_path", "extend_path", "size") == [None, None, 30_000]
 
 
-def test_glue_is_each_task_with_each_seed() -> None:
-    nodes = load("glue", "finetune.data=GLUE/{task}", "evaluate.data=GLUE/{task}").nodes
-    tuned = {name: values(node, "task", "seed", "data") for name, node in nodes.items() if node.stage == "finetune"}
-    assert tuned == {
-        f"finetune@{task}-{seed}": [task, seed, data]
-        for task, data in (("sst2", "GLUE/sst2"), ("package", None))
+def test_glue_is_each_task_with_each_seed_and_its_test_files() -> None:
+    config = load("glue")
+    tuned = {name: values(node, "task", "seed", "data") for name, node in config.nodes.items() if node.stage == "finetune"}
+    tasks = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
+    assert tuned == {f"finetune@{task}-{seed}": [task, seed, str(GLUE)] for task in tasks for seed in (1, 2, 3)}
+    answered = {name: node for name, node in config.nodes.items() if node.stage == "evaluate"}
+    assert len(answered) == 3 * 9 + 3 * 3
+    for node in answered.values():
+        maker = tuned[inputs(node)["checkpoint"]]
+        assert values(node, "task", "data") == [maker[0], maker[2]]
+    more = [name for name in answered if name.startswith("evaluate@more")]
+    assert {values(answered[name], "task", "split")[1] for name in more} == {"dev_mismatched", "test_mismatched", "ax"}
+    assert not config.left_out
+
+
+def test_glue_leaves_out_what_is_not_at_hand(tmp_path: Path) -> None:
+    data = write_glue(tmp_path / "glue")
+    for folder in ("MNLI", "QQP"):
+        shutil.rmtree(data / folder)
+    (data / "RTE" / "test.tsv").unlink()
+    config = configs.load("glue", parse([f"finetune.data={data}"], "x", sections=True))
+    assert {node.values["task"] for node in config.nodes.values() if node.stage == "finetune"} == {
+        "cola", "sst2", "mrpc", "stsb", "qnli", "rte", "wnli",
+    }  # fmt: skip
+    assert "evaluate@rte-1" not in config.nodes
+    assert config.left_out["evaluate@rte-1"] == f"{data}/RTE holds no test split"
+    assert config.left_out["finetune@mnli-2"] == f"{data}/MNLI holds no train split"
+    assert config.left_out["evaluate@more-mnli-ax"] == "needs finetune@mnli-1, which is left out"
+
+
+def test_glue_can_go_on_from_mnli() -> None:
+    nodes = load("glue", "finetune@from-mnli.when=there").nodes
+    more = {name: inputs(node) for name, node in nodes.items() if name.startswith("finetune@from-mnli")}
+    assert more == {
+        f"finetune@from-mnli-{task}-{seed}": {"checkpoint": f"finetune@mnli-{seed}"}
+        for task in ("mrpc", "stsb", "rte")
         for seed in (1, 2, 3)
     }
-    for name, node in nodes.items():
-        if node.stage == "evaluate":
-            assert inputs(node)["checkpoint"] == name.replace("evaluate", "finetune")
-            assert values(node, "data") == tuned[name.replace("evaluate", "finetune")][2:]
+    assert inputs(nodes["evaluate@from-mnli-rte-2"]) == {"checkpoint": "finetune@from-mnli-rte-2"}
+
+
+def test_the_grid_is_bert_s() -> None:
+    """Devlin et al. 2019, appendix A.3."""
+    nodes = [node for node in load("grid").nodes.values() if node.stage == "finetune"]
+    assert {tuple(values(node, "learning_rate", "batch_size", "epochs")) for node in nodes} == {
+        (rate, batch, epochs) for rate in (5e-5, 3e-5, 2e-5) for batch in (16, 32) for epochs in (2, 3, 4)
+    }
+    assert len(nodes) == 18 * 3
+
+
+def test_together_stands_beside_each_task_alone() -> None:
+    nodes = load("together").nodes
+    both = {name: node for name, node in nodes.items() if name.startswith("finetune@together")}
+    assert list(both) == [f"finetune@together-{seed}" for seed in (1, 2, 3)]
+    alone = {node.values["task"] for name, node in nodes.items() if node.stage == "finetune" and name not in both}
+    assert set(values(both["finetune@together-1"], "tasks")[0]) == alone == {"mrpc", "rte", "stsb", "cola"}
 
 
 def test_what_is_not_there_is_told_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

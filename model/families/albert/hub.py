@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from model.families.bert import hub as bert
+from model.families.hub import fine_tuned
 from model.families.key_map import KeyMap
 from pipeline.core.errors import DataError
 
@@ -69,7 +70,7 @@ HUB = replace(
     architectures={
         frozenset({"masked_lm", "pair"}): "AlbertForPreTraining",
         frozenset({"masked_lm"}): "AlbertForMaskedLM",
-        frozenset({"classifier"}): "AlbertForSequenceClassification",
+        **fine_tuned("Albert"),
     },
     fixed={"tie_word_embeddings": True},
     copies={

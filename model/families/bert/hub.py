@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from model.families.hub import Hub
+from model.families.hub import Hub, Row, fine_tuned
 from model.families.key_map import KeyMap
-
-Row = tuple[str, str]
 
 
 def encoder_rows(prefix: str) -> list[Row]:
@@ -59,7 +57,7 @@ HUB = Hub(
     architectures={
         frozenset({"masked_lm", "pair"}): "BertForPreTraining",
         frozenset({"masked_lm"}): "BertForMaskedLM",
-        frozenset({"classifier"}): "BertForSequenceClassification",
+        **fine_tuned("Bert"),
     },
     copies={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",

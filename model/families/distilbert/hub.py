@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model.families.hub import Hub
+from model.families.hub import Hub, fine_tuned
 from model.families.key_map import KeyMap
 
 _LAYER = "distilbert.transformer.layer.{n}"
@@ -46,7 +46,7 @@ HUB = Hub(
     fixed={"sinusoidal_pos_embds": False, "tie_word_embeddings": True},
     architectures={
         frozenset({"masked_lm"}): "DistilBertForMaskedLM",
-        frozenset({"classifier"}): "DistilBertForSequenceClassification",
+        **fine_tuned("DistilBert"),
     },
     copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     ignored=frozenset({"distilbert.embeddings.position_ids"}),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from model.families.bert import hub as bert
+from model.families.hub import TASK_ROWS, fine_tuned
 from model.families.key_map import KeyMap
 
 # Of transformers' `ElectraConfig`, where they are not BERT's: those of ELECTRA-small.
@@ -34,8 +35,10 @@ HUB = replace(
     fixed={"is_decoder": False},
     architectures={
         frozenset({"discriminator"}): "ElectraForPreTraining",
-        frozenset({"classifier"}): "ElectraForSequenceClassification",
+        **fine_tuned("Electra"),
     },
+    # ElectraForMultipleChoice pools by a summary; its defaults are the classifier's dense layer and GELU
+    task_rows={**TASK_ROWS, "choice": (*TASK_ROWS["choice"], ("pooler.dense.{p}", "sequence_summary.summary.{p}"))},
     copies={},
     ignored=frozenset({"electra.embeddings.position_ids"}),
     unexported=("masked_lm", "generator"),

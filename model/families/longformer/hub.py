@@ -6,15 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 from model.families.bert import hub as bert
+from model.families.hub import Row
 from model.families.key_map import KeyMap
 from model.families.longformer.model import convert
 from model.families.roberta import hub as roberta
 
 LAYER = "longformer.encoder.layer.{n}.attention.self"
-GLOBAL_ROWS: list[bert.Row] = [
+GLOBAL_ROWS: list[Row] = [
     (f"encoder.layers.{{n}}.attention.global_{name}.{{p}}", f"{LAYER}.{name}_global.{{p}}")
     for name in ("query", "key", "value")
 ]
+# Which tokens attend globally, where their user says nothing (modeling_longformer.py).
+_GLOBAL = {
+    "span": "makes all of the question global",
+    "choice": "makes all of the ending global",
+    "token_classifier": "makes no token global",
+    "embedding": "makes no token global",
+}
 
 
 def write(config: dict[str, Any]) -> dict[str, Any]:
@@ -34,12 +42,16 @@ HUB = replace(
     roberta.HUB,
     family="longformer",
     model_type="longformer",
-    keys=KeyMap(bert.encoder_rows("longformer") + GLOBAL_ROWS + roberta.HEAD_ROWS),
+    keys=KeyMap(bert.encoder_rows("longformer") + GLOBAL_ROWS + roberta.LM_ROWS),
     fields={**roberta.HUB.fields, "attention_window": "attention_window"},
     fixed={"tie_word_embeddings": True},
     architectures={
         frozenset({"masked_lm"}): "LongformerForMaskedLM",
         frozenset({"classifier"}): "LongformerForSequenceClassification",
+    },
+    refused={
+        head: f"transformers' class {why}, Cloze's model the first token alone; predict with Cloze, or export a roberta model"
+        for head, why in _GLOBAL.items()
     },
     copies={
         "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",

@@ -45,6 +45,8 @@ class LeftToRight(nn.Module):
 class LastPooler(Pooler):
     """A pooler on the last token's state."""
 
+    reads_first = False
+
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         return super().forward(_last(hidden, attention_mask))
 
@@ -55,6 +57,8 @@ class LstmPooler(Pooler):
     Args:
         hidden_size: D; each direction has half of it.
     """
+
+    reads_first = False
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from model.families.bert import hub as bert
+from model.families.hub import fine_tuned
 from model.families.key_map import KeyMap
 
 _NORMS = [
@@ -21,6 +22,6 @@ HUB = replace(
     architectures={
         frozenset({"masked_lm", "pair"}): "MegatronBertForPreTraining",
         frozenset({"masked_lm"}): "MegatronBertForMaskedLM",
-        frozenset({"classifier"}): "MegatronBertForSequenceClassification",
+        **fine_tuned("MegatronBert"),
     },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from model.families.hub import Hub
+from model.families.hub import TASK_ROWS, Hub, fine_tuned
 from model.families.key_map import KeyMap
 from pipeline.core.errors import DataError
 
@@ -103,8 +103,9 @@ HUB = Hub(
     },
     architectures={
         frozenset({"masked_lm"}): "ModernBertForMaskedLM",
-        frozenset({"classifier"}): "ModernBertForSequenceClassification",
+        **fine_tuned("ModernBert"),
     },
+    task_rows={**TASK_ROWS, "span": (("span.{p}", "classifier.{p}"),)},
     copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     write=write,
     read=read,

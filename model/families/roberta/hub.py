@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from model.families.bert import hub as bert
+from model.families.hub import TASK_ROWS, Row, fine_tuned
 from model.families.key_map import KeyMap
 
-HEAD_ROWS: list[bert.Row] = [
+LM_ROWS: list[Row] = [
     ("masked_lm.dense.{p}", "lm_head.dense.{p}"),
     ("masked_lm.norm.{p}", "lm_head.layer_norm.{p}"),
     ("masked_lm.bias", "lm_head.bias"),
@@ -32,12 +33,14 @@ HUB = replace(
     bert.HUB,
     family="roberta",
     model_type="roberta",
-    keys=KeyMap(bert.encoder_rows("roberta") + HEAD_ROWS),
+    keys=KeyMap(bert.encoder_rows("roberta") + LM_ROWS),
     fixed={"is_decoder": False, "tie_word_embeddings": True},
     architectures={
         frozenset({"masked_lm"}): "RobertaForMaskedLM",
-        frozenset({"classifier"}): "RobertaForSequenceClassification",
+        **fine_tuned("Roberta"),
     },
+    # its pooler is the classifier's dense layer under another name
+    task_rows={**TASK_ROWS, "choice": (*TASK_ROWS["choice"], ("pooler.dense.{p}", "roberta.pooler.dense.{p}"))},
     copies={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from model.families.bert import hub as bert
+from model.families.hub import fine_tuned
 
 HUB = replace(
     bert.HUB,
     family="spanbert",
     architectures={
         frozenset({"masked_lm"}): "BertForMaskedLM",
-        frozenset({"classifier"}): "BertForSequenceClassification",
+        **fine_tuned("Bert"),
     },
     unexported=("span_boundary",),
 )

@@ -25,7 +25,10 @@ STAGE = Stage(
     version=VERSION,
     config=EvaluateConfig,
     run=run,
-    inputs={"checkpoint": Input(kinds=("finetune",), required=True), "corpus": Input(kinds=("corpus",))},
+    inputs={
+        "checkpoint": Input(kinds=("finetune",), required=True, lends=("data", "task")),
+        "corpus": Input(kinds=("corpus",)),
+    },
     worker="model",
     outputs=("predictions",),
     headline=lambda summary: figures(summary["metrics"]),

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from model import checkpoint
-from model.tasks.files import METRICS, PREDICTIONS, write_json
+from model.tasks.files import METRICS, write_json
 from model.tasks.finetune.config import FinetuneConfig
 from model.tasks.finetune.fit import Fit, Setup, fit
 from model.tasks.finetune.start import starting_point
+from model.tasks.options import Frozen
 from model.tasks.split import check_labelled, encoded
 from model.tasks.table import load_task
 from model.tasks.task import Figures, task_source
@@ -21,7 +22,7 @@ from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build, Outcome
 
 CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
-RECIPE = ("epochs", "batch_size", "warmup", "weight_decay", "clip", "seed")  # of the config, in metrics.json
+RECIPE = ("epochs", "batch_size", "layer_decay", "warmup", "weight_decay", "clip", "seed")  # of the config, in metrics.json
 
 
 class _Part(Reporter):
@@ -63,15 +64,16 @@ def run(config: FinetuneConfig, build: Build) -> Outcome:
         compared = config.baselines and setup.start.state is not None
         total = setup.steps * (2 if compared else 1)
         main = fit(setup, setup.start.state, build.path, _Part(build.report, "", 0, total))
+        settled = setup.settled(main.predictions)
         if world.first:
-            _save(setup, main)
-        metrics = _scores(setup, main)
+            _save(settled, main)
+        metrics = _scores(settled, main)
         if config.baselines:
             metrics |= setup.task.baselines(setup.dev.examples)
         if compared:
             path = storage.join(build.scratch, SCRATCH)
             other = fit(setup, None, path, _Part(build.report, SCRATCH, setup.steps, total))
-            metrics[SCRATCH] = _scores(setup, other)[setup.task.metrics[0]]
+            metrics[SCRATCH] = _scores(setup.settled(other.predictions), other)[setup.task.metrics[0]]
             if world.first:
                 storage.write_bytes(build.file(f"{SCRATCH}.jsonl"), storage.read_text(storage.join(path, LINES)).encode())
         return _outcome(setup, main, metrics) if world.first else Outcome()
@@ -79,20 +81,27 @@ def run(config: FinetuneConfig, build: Build) -> Outcome:
 
 def _prepare(config: FinetuneConfig, build: Build, world: World, stop: StopRequest) -> Setup:
     """Read the start and both splits."""
-    task = load_task(config.task)
-    source = task_source(task, config.data, build.inputs.get("corpus"))
+    task = load_task(config.task, config.given_options())
+    source = task_source(task, config.some_data, build.inputs.get("corpus"))
     start = starting_point(config, build, world)
     read = {name: task.read(source, name, config.limit_per_class) for name in ("train", "dev")}
     for name, examples in read.items():
         check_labelled(examples, name)
+    if config.class_weights == "balanced":
+        read["train"] = task.balance(read["train"])
+    longest = config.max_length or min(task.max_length, start.model.max_position_embeddings)
     meaning = {
         **task.meaning(read["train"]),
         "name": task.name,
-        "max_length": config.max_length,
+        "options": config.options,
+        "max_length": longest,
         "metric": task.metrics[0],
         "limit_per_class": config.limit_per_class,
     }
-    splits = {name: encoded(task, examples, meaning, start.pieces, config.max_length) for name, examples in read.items()}
+    if config.frozen is not None:
+        how = Frozen(layers=config.frozen, lstm_size=config.lstm_size, lstm_layers=config.lstm_layers)
+        meaning["frozen"] = how.model_dump()
+    splits = {name: encoded(task, examples, meaning, start.pieces, longest) for name, examples in read.items()}
     if world.first:
         for name, split in splits.items():
             split.count(build, name)
@@ -119,15 +128,15 @@ def _save(setup: Setup, found: Fit) -> None:
     checkpoint.save_weights(
         path,
         model=saved.model,
-        state=found.finished.weights,
+        state=found.weights,
         tokenizer=saved.tokenizer,
         heads=saved.heads,
         task=saved.task,
         dataset=saved.dataset,
-        step=setup.steps,
+        step=found.step,
     )
     checkpoint.complete(path)
-    setup.task.write(setup.build.file(PREDICTIONS), setup.dev.examples, found.predictions)
+    setup.task.write(setup.build.path, setup.dev.examples, found.predictions)
 
 
 def _outcome(setup: Setup, main: Fit, metrics: Figures) -> Outcome:
@@ -137,6 +146,7 @@ def _outcome(setup: Setup, main: Fit, metrics: Figures) -> Outcome:
     facts = {name: setup.task.facts(split.examples) for name, split in splits.items()}
     common = {
         "task": setup.task.name,
+        "metric": setup.task.metrics[0],
         "metrics": metrics,
         "examples": {name: len(split.examples) for name, split in splits.items()},
         **{fact: {name: facts[name][fact] for name in splits} for fact in facts["train"]},
@@ -154,8 +164,10 @@ def _outcome(setup: Setup, main: Fit, metrics: Figures) -> Outcome:
     summary = {
         **common,
         "checkpoint": CHECKPOINT,
-        "predictions": PREDICTIONS,
-        "steps": setup.steps,
+        "predictions": setup.task.predictions,
+        "steps": finished.progress.step,
+        "epochs": round(finished.progress.step / setup.steps_per_epoch, 4),
+        "kept": main.step,
         "best": main.best,
         "learning_rate": setup.learning_rate,
         "precision": main.precision,

@@ -1,7 +1,7 @@
 """Stage finetune: a pretrained checkpoint and a task's labelled set in; a fine-tuned checkpoint and its scores out.
 
 Files: `checkpoint/` (encoder and the task's head; config.json's `task` says what its outputs mean), `metrics.json`,
-`predictions.tsv` (the dev split), `metrics.jsonl` (the log lines, with times), `from_scratch.jsonl` (those of the baseline).
+the task's predictions for the dev split, `metrics.jsonl` (the log lines, with times), `from_scratch.jsonl` (those of the baseline).
 `checkpoints/` is there while it trains.
 
 The command line imports this module at every start; torch comes in when the stage runs.
@@ -28,7 +28,7 @@ STAGE = Stage(
     config=FinetuneConfig,
     run=run,
     inputs={  # no checkpoint is needed with from_scratch and model
-        "checkpoint": Input(kinds=("pretrain",)),
+        "checkpoint": Input(kinds=("pretrain",), also=("finetune",)),
         "corpus": Input(kinds=("corpus",)),
         "vocab": Input(kinds=("vocab",)),
     },

@@ -47,7 +47,7 @@ def starting_point(config: FinetuneConfig, build: Build, world: World) -> Start:
     """
     found = _found(config, build, world)
     most = found.model.max_position_embeddings
-    if config.max_length > most:
+    if config.max_length is not None and config.max_length > most:
         raise UsageError(
             f"max_length ({config.max_length}) exceeds the model's max_position_embeddings ({most}); use {most} or less"
         )

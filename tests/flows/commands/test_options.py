@@ -108,7 +108,7 @@ def test_every_plain_field_of_a_stage_has_an_option_and_no_name_comes_twice(name
         if info.annotation in (int, float, str, bool, int | None, float | None, str | None, bool | None)
     }
     assert {f"{OF_CONFIG}{field}" for field in plain} <= names
-    assert any(str(found).startswith(OF_EXECUTION) for found in names) == (name != "report")
+    assert any(str(found).startswith(OF_EXECUTION) for found in names) == (stages.stage(name).worker is not None)
 
 
 @pytest.mark.parametrize("name", ["--help", *(f"{verb} --help" for verb in cli.COMMANDS)])

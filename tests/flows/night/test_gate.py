@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.night.gate import BETTER, NOISE, WORSE, Answers, compare, decide
+from flows.night.gate import BETTER, NOISE, WORSE, Answers, SeedScores, compare, decide
 from flows.night.metrics import METRICS, score
-from model.tasks import metrics as reference
+from model.tasks.metrics import classification as reference
 from pipeline.core.errors import UsageError
 
 N = 600
@@ -165,3 +165,32 @@ def test_candidate_and_champion_change_places_with_the_sign(seeds: int, share: f
     assert ahead.difference == pytest.approx(-back.difference)
     assert ahead.low <= ahead.difference <= ahead.high
     assert (ahead.low, ahead.high) == pytest.approx((-back.high, -back.low), abs=1.5)
+
+
+def by_seeds(*values: float, metric: str = "f1") -> SeedScores:
+    return SeedScores(metric=metric, values={str(seed): value for seed, value in enumerate(values)})
+
+
+def test_a_task_without_labels_is_compared_by_its_seeds_and_said_so() -> None:
+    found = decide({"ner": by_seeds(0.50, 0.51, 0.52)}, {"ner": by_seeds(0.80, 0.81, 0.82)})
+    assert found.promoted
+    assert found.comparisons[0].by_seeds
+    assert "ner +30.0 (+27.7 to +32.3; by seeds alone)" in found.why  # Welch: 30 ± 2.776 * sqrt(2 / 3)
+    noise = decide({"ner": by_seeds(0.5, 0.7, 0.6)}, {"ner": by_seeds(0.6, 0.7, 0.65)})
+    assert not noise.promoted
+    assert "; by seeds alone: within noise)" in noise.why
+
+
+def test_one_seed_without_labels_says_nothing_about_noise() -> None:
+    found = decide({"ner": by_seeds(0.5)}, {"ner": by_seeds(0.8)})
+    assert not found.promoted
+    assert "ner is not compared: its answers are no labels, and one seed says nothing about noise" in found.why
+    assert (
+        "the two are scored otherwise"
+        in decide({"ner": by_seeds(0.5, 0.6, metric="f1")}, {"ner": by_seeds(0.8, 0.9, metric="accuracy")}).why
+    )
+
+
+def test_equal_seeds_without_labels_are_no_error() -> None:
+    found = decide({"ner": by_seeds(0.5, 0.5)}, {"ner": by_seeds(0.6, 0.6)})
+    assert (found.comparisons[0].low, found.comparisons[0].high) == (pytest.approx(10), pytest.approx(10))

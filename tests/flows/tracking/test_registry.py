@@ -10,8 +10,10 @@ import pytest
 
 from flows.tracking import models
 from flows.tracking.registry import Registry
-from model.use.masks import fill
+from model.use.classify import Classifier
+from model.use.masks import Filler
 from pipeline.core.errors import ClozeError, DataError, UsageError
+from tests.model.use.test_classify import tuned
 from tests.tiny_models import write_checkpoint
 
 
@@ -115,7 +117,8 @@ def test_mlflow_loads_the_champion_and_no_pickle_is_in_it(
     model = mlflow.pyfunc.load_model(f"models:/{registry.name}@champion")
     text = "the [MASK] sat on the [MASK]."
     found = model.predict([text, "a dog ran in the [MASK]."])
-    expected = fill(checkpoints[2], [text, "a dog ran in the [MASK]."], 5)
+    filler = Filler(checkpoints[2])
+    expected = [mask for asked in (text, "a dog ran in the [MASK].") for mask in filler.fill(asked, 5)]
     assert found["token"].tolist() == [candidate["token"] for candidates in expected for candidate in candidates]
     assert found["score"].tolist() == [candidate["score"] for candidates in expected for candidate in candidates]
     assert found[["text", "mask"]].drop_duplicates().to_numpy().tolist() == [[0, 0], [0, 1], [1, 0]]
@@ -127,6 +130,21 @@ def test_mlflow_loads_the_champion_and_no_pickle_is_in_it(
     names = {path.name for path in root.rglob("*") if path.is_file()}
     assert {"MLmodel", "model.safetensors", "checkpoint.json"} < names
     assert not [name for name in names if name.endswith((".pkl", ".pt", ".bin", ".pth"))]
+
+
+@pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning")  # of MLflow's own, when it is imported
+@pytest.mark.filterwarnings("ignore:Operation with range is deprecated")  # of MLflow's own, where an example has columns
+def test_mlflow_hands_a_model_of_pairs_both_texts(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+    import pandas
+
+    path = tuned(tmp_path, "classifier", 1, {"name": "stsb", "pairs": True})
+    registry.promote(registry.register(path, fingerprint="pairs", step=3), "the only one")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.uri)
+    model = mlflow.pyfunc.load_model(f"models:/{registry.name}@champion")
+    found = model.predict(pandas.DataFrame({"text_pair": ["a dog ran"], "text": ["the cat sat"]}))
+    assert found["score"].tolist() == Classifier(path).score(["the cat sat"], ["a dog ran"])
+    assert model.metadata.signature.inputs.input_names() == ["text", "text_pair"]
 
 
 def test_names_in_a_checkpoint_cannot_leave_it(registry: Registry, checkpoints: list[str], tmp_path: Path) -> None:

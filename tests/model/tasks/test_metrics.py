@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.tasks import metrics
+from model.tasks.metrics import classification as metrics
+from model.tasks.metrics import regression
+from model.tasks.metrics.bootstrap import interval
 
 pairs = st.integers(1, 40).flatmap(
     lambda n: st.tuples(*[st.lists(st.integers(0, 3), min_size=n, max_size=n).map(lambda v: np.array(v, dtype=np.int64))] * 2)
@@ -54,19 +56,63 @@ def test_one_class_and_unseen_classes_are_scored_without_a_warning():
 def test_metrics_of_nothing_are_zero():
     nothing = np.zeros(0, dtype=np.int64)
     assert set(metrics.score(tuple(metrics.METRICS), nothing, nothing).values()) == {0.0}
-    assert metrics.bootstrap_interval(nothing == 0, seed=1) == (0.0, 0.0)
+    assert metrics.intervals(("accuracy", "f1"), nothing, nothing, seed=1) == {"accuracy": (0.0, 0.0), "f1": (0.0, 0.0)}
     assert metrics.confusion_matrix(nothing, nothing, 2).tolist() == [[0, 0], [0, 0]]
+    empty = np.zeros(0)
+    assert set(regression.score(("pearson", "spearman"), empty, empty).values()) == {0.0}
+    assert regression.intervals(("pearson",), empty, empty, seed=1) == {"pearson": (0.0, 0.0)}
 
 
 def test_interval_is_that_of_a_binomial_and_depends_on_the_seed_alone():
-    correct = np.arange(900) % 10 < 8
-    low, high = metrics.bootstrap_interval(correct, seed=3)
+    ones = np.ones(900, dtype=np.int64)
+    found = (np.arange(900) % 10 < 8).astype(np.int64)
+    low, high = metrics.intervals(("accuracy",), ones, found, seed=3)["accuracy"]
     half = 1.96 * np.sqrt(0.8 * 0.2 / 900)
     assert low == pytest.approx(0.8 - half, abs=0.006)
     assert high == pytest.approx(0.8 + half, abs=0.006)
-    assert (low, high) == metrics.bootstrap_interval(correct, seed=3)
-    assert (low, high) != metrics.bootstrap_interval(correct, seed=4)
+    assert (low, high) == metrics.intervals(("accuracy",), ones, found, seed=3)["accuracy"]
+    assert (low, high) != metrics.intervals(("accuracy",), ones, found, seed=4)["accuracy"]
 
 
 def test_interval_of_a_perfect_score_is_a_point():
-    assert metrics.bootstrap_interval(np.ones(20, dtype=bool), seed=1) == (1.0, 1.0)
+    labels = np.arange(20) % 2
+    assert metrics.intervals(("accuracy", "f1"), labels, labels, seed=1) == {"accuracy": (1.0, 1.0), "f1": (1.0, 1.0)}
+
+
+def test_intervals_are_those_of_resampled_pairs():
+    """Metrics of a resample's confusion matrix are those of the resample, and no label is torn from its prediction."""
+    draw = np.random.default_rng(1)
+    labels = draw.integers(0, 3, 60)
+    found = np.where(draw.random(60) < 0.6, labels, draw.integers(0, 3, 60))
+    names = tuple(metrics.METRICS)
+    by_matrix = metrics.intervals(names, labels, found, seed=2, resamples=40)
+    for name, metric in metrics.METRICS.items():
+        plain = interval(lambda chosen, metric=metric: metric(labels[chosen], found[chosen]), 60, seed=2, resamples=40)
+        assert by_matrix[name] == pytest.approx(plain)
+
+
+def test_interval_of_a_correlation_is_fishers():
+    draw = np.random.default_rng(5)
+    scores = draw.normal(size=800)
+    found = 0.8 * scores + 0.6 * draw.normal(size=800)
+    low, high = regression.intervals(("pearson",), scores, found, seed=1, resamples=500)["pearson"]
+    middle = np.arctanh(regression.pearson(scores, found))
+    assert low == pytest.approx(np.tanh(middle - 1.96 / np.sqrt(797)), abs=0.01)
+    assert high == pytest.approx(np.tanh(middle + 1.96 / np.sqrt(797)), abs=0.01)
+
+
+def test_correlations_are_what_the_papers_define():
+    scores, found = np.array([0.0, 1.0, 2.0, 4.0, 4.0]), np.array([0.5, 0.5, 3.0, 2.0, 9.0])
+    centred, other = scores - scores.mean(), found - found.mean()
+    assert regression.pearson(scores, found) == pytest.approx(centred @ other / np.sqrt(centred @ centred * (other @ other)))
+    ranks, others = np.array([1, 2, 3, 4.5, 4.5]), np.array([1.5, 1.5, 4, 3, 5])  # ties at their mean rank
+    assert regression.spearman(scores, found) == pytest.approx(regression.pearson(ranks, others))
+    assert regression.spearman(scores, np.exp(scores)) == pytest.approx(1.0)
+    assert regression.pearson(scores, -3 * scores + 7) == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("constant", [0.0, 2.7, 1e9, -1e-9])
+def test_a_constant_correlates_with_nothing_and_warns_of_nothing(constant):
+    scores = np.array([0.0, 1.0, 5.0])
+    for wanted, found in ((scores, np.full(3, constant)), (np.full(3, constant), scores), (scores[:1], scores[:1])):
+        assert regression.score(("pearson", "spearman"), wanted, found) == {"pearson": 0.0, "spearman": 0.0}

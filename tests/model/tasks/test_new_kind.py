@@ -25,7 +25,7 @@ from torch import nn
 from model.tasks.encode import encode
 from model.tasks.predictions import write_rows
 from model.tasks.task import Loss, Task
-from model.tasks.tsv import read_table
+from model.tasks.formats.tsv import tsv_lines
 
 
 @dataclass
@@ -51,10 +51,10 @@ class Regressor(nn.Module):
 
 
 class Stars(Task):
-    name, metrics, source, files = "stars", ("negative_error",), "data", "a directory with train.tsv and dev.tsv"
+    metrics, files = ("negative_error",), "a directory with train.tsv and dev.tsv"
 
     def read(self, path, split, limit_per_class):
-        rows = [values for _, values in read_table(f"{path}/{split}.tsv", ("sentence", "label"))]
+        rows = [values for number, values in tsv_lines(f"{path}/{split}.tsv") if number > 1]
         return Reviews([text for text, _ in rows], [4.0 * float(label) - 2.0 for _, label in rows], path)
 
     def meaning(self, train):
@@ -85,11 +85,8 @@ class Stars(Task):
     def score(self, examples, predictions):
         return {"negative_error": -float(np.abs(np.subtract(examples.stars, predictions)).mean())}
 
-    def write(self, path, examples, predictions):
-        write_rows(path, [{"text": text, "stars": f"{n:.2f}"} for text, n in zip(examples.texts, predictions)])
-
-
-TASK = Stars()
+    def write(self, directory, examples, predictions):
+        write_rows(f"{directory}/{self.predictions}", [{"text": text, "stars": f"{n:.2f}"} for text, n in zip(examples.texts, predictions)])
 '''
 
 
@@ -99,12 +96,16 @@ def program(tmp_path: Path) -> Path:
     root = tmp_path / "program"
     for package in ("pipeline", "model", "flows"):
         shutil.copytree(REPOSITORY / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (root / "model/tasks/stars.py").write_text(STARS)
+    (root / "model/tasks/kinds/stars.py").write_text(STARS)
     table = root / "model/tasks/table.py"
-    row = '    "sst2": "model.tasks.sst2:TASK",\n'
     text = table.read_text()
-    assert row in text
-    table.write_text(text.replace(row, f'{row}    "stars": "model.tasks.stars:TASK",\n'))
+    for row, new in (
+        ("KINDS: dict[str, Kind] = {\n", '    "stars": Kind("model.tasks.kinds.stars:Stars", TaskOptions),\n'),
+        ("TASKS: dict[str, Row] = {\n", '    "stars": Row(kind="stars"),\n'),
+    ):
+        assert row in text
+        text = text.replace(row, row + new)
+    table.write_text(text)
     return root
 
 

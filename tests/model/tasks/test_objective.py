@@ -10,8 +10,8 @@ import torch
 
 from model.families.config import ModelConfig
 from model.tasks.encode import TextSamples
+from model.tasks.formats.labelled_texts import LabelledTexts
 from model.tasks.heads import new_network
-from model.tasks.labelled_texts import LabelledTexts
 from model.tasks.measure import FEW, DevScore
 from model.tasks.objective import TaskObjective
 from model.tasks.source import Epochs
@@ -61,6 +61,23 @@ def test_gradients_add_up_to_those_of_the_whole_batch_and_blanks_add_nothing(pie
     torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-4)
     torch.testing.assert_close(summed, figures)
     assert not gradient(trained, [blank])[0].any()
+
+
+def test_weights_of_classes_weigh_each_example_however_a_batch_is_cut(pieces: Tokenizer, shape: ModelConfig) -> None:
+    task = load_task("sst2")
+    labels = [int(n % 5 == 0) for n in range(21)]
+    plain = LabelledTexts(texts=TEXTS, labels=labels, label_names=("0", "1"))
+    weighted = task.balance(plain)
+    trained, samples = objective(shape), task.encode(task.adopt(weighted, MEANING), pieces, 32)
+    whole, figures = gradient(trained, [samples.batch(np.arange(21))])
+    parts, summed = gradient(trained, [samples.batch(np.arange(0, 5)), samples.batch(np.arange(5, 21))])
+    torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(summed, figures)
+    unweighted = task.encode(plain, pieces, 32)
+    each = [gradient(trained, [unweighted.batch(np.array([n]))])[0] for n in range(21)]
+    expected = sum(weight * own for weight, own in zip(weighted.weights or (), each, strict=True)) / 21
+    torch.testing.assert_close(whole, expected, atol=1e-6, rtol=1e-4)
+    assert not torch.allclose(gradient(trained, [unweighted.batch(np.arange(21))])[0], whole, rtol=1e-2)
 
 
 def test_scores_on_the_way_are_bounded_by_the_data_alone(pieces: Tokenizer, shape: ModelConfig) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from model.tasks.package import TASK, label_of, named_packages
+from model.tasks.kinds.package import label_of, named_packages
+from model.tasks.table import load_task
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 from pipeline.core.shards import shard_name
@@ -49,7 +50,7 @@ def _documents(packages=("numpy", "torch", "stdlib"), modules=10, each=12):
 
 
 def _both(path, limit=None):
-    return {split: TASK.read(path, split, limit) for split in ("train", "dev")}
+    return {split: load_task("package").read(path, split, limit) for split in ("train", "dev")}
 
 
 def test_labels_come_from_the_document_id():
@@ -98,7 +99,7 @@ def test_shards_and_order_of_the_corpus_change_nothing(tmp_path):
     documents = _documents()
     one, four = _corpus(tmp_path / "one", documents), _corpus(tmp_path / "four", documents[::-1], shards=4)
     for split, examples in _both(one).items():
-        other = TASK.read(four, split, None)
+        other = load_task("package").read(four, split, None)
         assert list(examples.texts) == list(other.texts)
         assert list(examples.labels) == list(other.labels)
 
@@ -142,15 +143,15 @@ def test_a_package_with_one_document_can_be_in_neither_split(tmp_path):
 
 def test_corpora_that_cannot_give_the_task_are_refused(tmp_path):
     with pytest.raises(DataError, match="holds no corpus"):
-        TASK.read(str(tmp_path), "train", None)
+        load_task("package").read(str(tmp_path), "train", None)
     train_only = [(name, "train", sentences) for name, _, sentences in _documents()]
     with pytest.raises(DataError, match="no held-out documents of source docstrings"):
-        TASK.read(_corpus(tmp_path / "a", train_only), "train", None)
+        load_task("package").read(_corpus(tmp_path / "a", train_only), "train", None)
     with pytest.raises(DataError, match=r"sentences of 1 packages.*name more packages"):
-        TASK.read(_corpus(tmp_path / "b", _documents(("numpy",))), "train", None)
+        load_task("package").read(_corpus(tmp_path / "b", _documents(("numpy",))), "train", None)
     with pytest.raises(DataError, match="no split 'test'"):
-        TASK.read(_corpus(tmp_path / "c", _documents()), "test", None)
+        load_task("package").read(_corpus(tmp_path / "c", _documents()), "test", None)
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / shard_name("corpus", 0, 1)).write_bytes(b"not arrow")
     with pytest.raises(DataError, match="is no Arrow file"):
-        TASK.read(str(tmp_path / "d"), "train", None)
+        load_task("package").read(str(tmp_path / "d"), "train", None)

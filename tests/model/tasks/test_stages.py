@@ -67,7 +67,15 @@ def test_the_checkpoint_says_what_its_outputs_mean(tuned):
     loaded = checkpoint.load(str(out))
     assert loaded.path == str(out / result.as_json()["checkpoint"])
     assert loaded.heads == {"classifier": {"num_labels": 2}}
-    task = {"name": "sst2", "labels": ["0", "1"], "max_length": 32, "metric": "accuracy", "limit_per_class": None}
+    task = {
+        "name": "sst2",
+        "options": {},
+        "labels": ["0", "1"],
+        "pairs": False,
+        "max_length": 32,
+        "metric": "accuracy",
+        "limit_per_class": None,
+    }
     assert loaded.task == task
     assert loaded.state["classifier.weight"].shape == (2, 32)
     assert loaded.step == 8 * 15

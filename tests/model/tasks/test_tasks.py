@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 
+import numpy as np
 import pytest
 
 from model.tasks.finetune.config import FinetuneConfig
-from model.tasks.labelled_texts import LabelledTexts
+from model.tasks.formats.labelled_texts import LabelledTexts
 from model.tasks.table import TASKS, load_task
 from model.tasks.task import task_source
-from model.tasks.tsv import TextFiles
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
 
@@ -89,7 +89,8 @@ def test_a_fault_names_file_and_line(tmp_path, content, said):
 
 def test_pairs_are_read_by_their_columns(tmp_path):
     _write(tmp_path, "dev", "x\tgood film\tfine film\tyes", "x\tbad\tfine\tno", header="id\tone\ttwo\tsame")
-    read = TextFiles(text="one", pair="two", label="same", labels=("no", "yes"))
+    columns = {"text": "one", "pair": "two", "label": "same"}
+    read = load_task("classification", {"columns": columns, "labels": ["no", "yes"]}).read
     examples = read(str(tmp_path), "dev", None)
     assert list(zip(examples.texts, examples.text_pairs, examples.labels, strict=True)) == [
         ("good film", "fine film", 1),
@@ -146,6 +147,35 @@ def test_the_limit_holds_for_training_only_in_sst2(tmp_path):
         _write(tmp_path, split, *(f"text {i}\t{i % 2}" for i in range(10)))
     assert len(_read(tmp_path, "train", 2)) == 4
     assert len(_read(tmp_path, "dev", 2)) == 10
+
+
+def test_balanced_classes_weigh_alike_and_one_on_average():
+    labels = [0] * 6 + [1] * 2 + [3]
+    examples = LabelledTexts(texts=["x"] * 9, labels=labels, label_names=("a", "b", "c", "d"))
+    weights = examples.balanced().weights
+    assert sum(weights) == pytest.approx(9)
+    totals = {label: sum(w for w, own in zip(weights, labels, strict=True) if own == label) for label in set(labels)}
+    assert totals == pytest.approx({0: 3.0, 1: 3.0, 3: 3.0})
+
+
+def test_a_train_split_of_one_label_is_refused_and_a_dev_split_scored(tmp_path):
+    for split in ("train", "dev"):
+        _write(tmp_path, split, "good\t1", "fine\t1")
+    task = load_task("sst2")
+    with pytest.raises(DataError, match=r"train\.tsv holds one label only \('1'\); training needs examples of two or more"):
+        task.meaning(_read(tmp_path, "train"))
+    dev = _read(tmp_path)
+    right = np.array([[0.2, 0.8], [0.6, 0.4]], dtype=np.float32)
+    assert task.score(dev, right) == {"accuracy": 0.5}
+    assert task.baselines(dev) == {"majority": 1.0}
+    assert task.details(dev, right, seed=1, resamples=20)["confusion"]["rows_true"] == [[0, 0], [1, 1]]
+
+
+def test_the_baseline_is_in_the_unit_of_the_score(tmp_path):
+    examples = LabelledTexts(texts=["x"] * 4, labels=[1, 1, 1, 0], label_names=("0", "1"))
+    assert load_task("sst2").baselines(examples) == {"majority": 0.75}
+    assert load_task("cola").baselines(examples) == {"majority": 0.0}
+    assert load_task("mrpc").baselines(examples) == {"majority": pytest.approx(6 / 7)}
 
 
 def test_relabelling_follows_names_and_refuses_unknown_ones():

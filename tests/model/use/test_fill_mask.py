@@ -10,12 +10,10 @@ import torch
 
 from model import checkpoint
 from model.families.models import restore
-from model.use.fill_mask import STAGE, FillMaskConfig
-from model.use.masks import _filled, fill
+from model.use.fill_mask import FillMaskConfig
+from model.use.masks import BATCH, Filler, _filled
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.execution import Execution
-from pipeline.core.stage import Build
 from tests.tiny_models import PIECES, write_checkpoint, write_classifier
 
 
@@ -26,8 +24,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def predictions(directory: str, *texts: str, top_k: int = 5) -> Any:
-    build = Build(path="", inputs={"checkpoint": directory}, execution=Execution(), fingerprint="")
-    return STAGE.run(FillMaskConfig(texts=texts, top_k=top_k), build).summary["predictions"]
+    filler = Filler(directory)
+    return [mask for text in texts for mask in filler.fill(text, top_k)]
 
 
 def test_scores_are_the_probabilities_of_the_model(directory: str) -> None:
@@ -52,6 +50,18 @@ def test_one_list_a_mask_in_order(directory: str) -> None:
     assert found[2] == predictions(directory, "paris is the capital of [MASK]", top_k=2)[0]
 
 
+def test_texts_that_are_asked_together_are_filled_as_alone(directory: str) -> None:
+    filler = Filler(directory)
+    texts = ["the [MASK]", "the [MASK] sat on the [MASK]", "a dog ran in the [MASK] of paris .", "[MASK]"] * 20
+    together = filler.answer([filler.question(text) for text in texts], 3)
+    assert len(together) == len(texts) > BATCH
+    for text, found in [*zip(texts[:4], together[:4], strict=True), (texts[-2], together[-2])]:
+        alone = filler.fill(text, 3)
+        assert [[c["sequence"] for c in mask] for mask in found] == [[c["sequence"] for c in mask] for mask in alone]
+        for mine, its in zip(found, alone, strict=True):
+            assert [c["score"] for c in mine] == pytest.approx([c["score"] for c in its], abs=1e-6)
+
+
 def test_the_text_is_kept_and_pieces_that_go_on_are_joined() -> None:
     assert _filled("The Cat [MASK].", "[MASK]", 0, "ran") == "The Cat ran."
     assert _filled("They walk [MASK] and [MASK]", "[MASK]", 0, "##ed") == "They walked and [MASK]"
@@ -63,15 +73,15 @@ def test_the_text_is_kept_and_pieces_that_go_on_are_joined() -> None:
 )
 def test_texts_that_cannot_be_filled(directory: str, text: str, fault: str) -> None:
     with pytest.raises(UsageError, match=fault):
-        fill(directory, [text], 3)
+        Filler(directory).fill(text, 3)
 
 
 def test_bad_configs_and_checkpoints(directory: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="top_k"):
         parse_config(FillMaskConfig, {"texts": ("a",), "top_k": 0}, "fill-mask")
-    with pytest.raises(UsageError, match="texts"):
-        parse_config(FillMaskConfig, {"texts": ()}, "fill-mask")
+    with pytest.raises(UsageError, match="requests"):
+        parse_config(FillMaskConfig, {"top_k": 3}, "fill-mask")
     with pytest.raises(DataError, match="does not exist"):
-        fill(str(tmp_path / "none"), ["[MASK]"], 1)
+        Filler(str(tmp_path / "none")).fill("[MASK]", 1)
     with pytest.raises(UsageError, match="no masked_lm head"):
-        fill(write_classifier(tmp_path / "classifier", tmp_path / "scratch"), ["[MASK]"], 1)
+        Filler(write_classifier(tmp_path / "classifier", tmp_path / "scratch")).fill("[MASK]", 1)

@@ -19,13 +19,14 @@ import functools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from model.tasks.classification import Classification
-from model.tasks.labelled_texts import LabelledTexts
-from pipeline.core import random_keys, storage
+from model.tasks.formats.corpus import documents as documents_of
+from model.tasks.formats.labelled_texts import LabelledTexts
+from model.tasks.kinds.classification import Classification
+from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 from pipeline.core.shards import HELDOUT
 
@@ -57,13 +58,14 @@ class _Document:
     dropped: Counter[str] = field(default_factory=Counter)
 
 
-class HeldOutDocstrings:
-    """Reads the task's examples from a corpus artifact."""
+class Package(Classification):
+    """The task: its examples come from a corpus artifact."""
 
-    source: Literal["corpus"] = "corpus"
+    metrics = ("accuracy", "macro_f1")
+    source: Literal["data", "corpus"] = "corpus"
     files = "a corpus artifact with held-out documents of source docstrings"
 
-    def __call__(self, path: str, split: str, limit_per_class: int | None) -> LabelledTexts:
+    def read(self, path: str, split: str, limit_per_class: int | None) -> LabelledTexts:
         """The sentences of the split's documents. The limit holds in train, a quarter of it in dev, so that both are balanced.
 
         Raises:
@@ -88,9 +90,6 @@ class HeldOutDocstrings:
         return examples.capped(limit_per_class)
 
 
-TASK = Classification("package", HeldOutDocstrings(), names=("accuracy", "macro_f1"))
-
-
 def label_of(document_id: str) -> str:
     """The package in a document's id: `docstrings/numpy/numpy.linalg` gives `numpy`."""
     return document_id.split("/")[1].partition("@")[0]
@@ -111,7 +110,7 @@ def _split(path: str) -> dict[str, tuple[_Document, ...]]:
     """The documents of train and dev, their sentences filtered."""
     seen: set[str] = set()
     documents = []
-    for identity, split, sentences in _docstrings(path):
+    for identity, split, sentences in documents_of(path, ("id", "split", "sentences"), SOURCE):
         if split == HELDOUT:
             documents.append(_Document(id=identity, label=label_of(identity), sentences=sentences))
         else:
@@ -191,24 +190,3 @@ def _divide(documents: list[_Document]) -> tuple[list[_Document], list[_Document
 
 def _normal(sentence: str) -> str:
     return " ".join(sentence.lower().split())
-
-
-def _docstrings(path: str) -> Iterator[tuple[str, str, list[str]]]:
-    """(id, split, sentences) of every document of the source in the corpus, heavy text one record batch at a time."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    names = [name for name in storage.list_files(path) if name.startswith("corpus-") and name.endswith(".arrow")]
-    if not names:
-        raise DataError(f"{path} holds no corpus (no file corpus-*.arrow); name the artifact that `cloze corpus` made")
-    for name in names:
-        with storage.open_input(storage.join(path, name)) as handle:
-            try:
-                reader = pa.ipc.open_file(handle)
-            except pa.ArrowInvalid as error:
-                raise DataError(f"{storage.join(path, name)} is no Arrow file ({error}); run `cloze corpus` again") from error
-            for i in range(reader.num_record_batches):
-                batch = reader.get_batch(i)
-                chosen = batch.filter(pc.equal(batch.column("source"), SOURCE))
-                columns = (chosen.column(field).to_pylist() for field in ("id", "split", "sentences"))
-                yield from zip(*columns, strict=True)

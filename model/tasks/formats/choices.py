@@ -1,0 +1,181 @@
+"""Contexts with several endings each, of which one is right: what a multiple-choice task reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from model.tasks.formats.splits import split_file
+from model.tasks.formats.tables import Table, as_text
+from model.tasks.formats.tables_folds import in_fold
+from model.tasks.formats.tables_texts import ID, LABEL, NO_LABEL, check_ids, open_split, roles_of
+from model.tasks.options import ChoiceOptions
+from pipeline.core import storage
+from pipeline.core.errors import DataError
+
+CONTEXT, START = "context", "start"  # roles of columns, beside those of texts
+FEWEST = 2  # endings
+GAP = "_"  # of RACE's questions, where the option goes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Examples in the order of their file.
+
+    Attributes:
+        endings: of each example two or more, as many as it has; each as it follows the context, a question before it included.
+        labels: which ending is right, from 0; None for a split without answers.
+        label_names: how the file calls the first ending, the second one …
+        ids: of the examples, where their file has any.
+        dropped: how many were left out on purpose, by reason.
+        where: what was read, for messages.
+    """
+
+    contexts: Sequence[str]
+    endings: Sequence[Sequence[str]]
+    labels: Sequence[int] | None
+    label_names: Sequence[str]
+    ids: Sequence[str] | None = None
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    where: str = ""
+
+    def __len__(self) -> int:
+        return len(self.contexts)
+
+    @property
+    def labelled(self) -> bool:
+        return self.labels is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One example as it is written."""
+
+    place: str
+    context: str
+    endings: Sequence[str]
+    answer: str | None
+    id: str | None = None
+
+
+def read_choices(path: str, split: str, options: ChoiceOptions, told: str) -> Choices:
+    """The examples of one split.
+
+    Raises:
+        DataError: the file is missing or malformed, a context or an ending empty, an answer none of the endings, or an id there twice;
+            the message names file and line.
+    """
+    rows: list[_Row]
+    if options.layout == "race":
+        where, dropped = split_file(path, split, options, ("",), told), dict[str, int]()
+        rows = list(_passages(where))
+    else:
+        columns, _ = roles_of(options, split)
+        needed = [CONTEXT, START] if START in columns else [CONTEXT]
+        opened = open_split(path, split, options, needed, told, columns)
+        ends = opened.table.wanted(options.endings)
+        rows = list(_rows(opened.table, opened.places, ends, [str(name) for name in options.endings]))
+        where, dropped = opened.table.path, dict(opened.table.dropped)
+    for row in rows:
+        _check(row)
+    ids = [row.id for row in rows if row.id is not None]
+    check_ids(ids, [row.place for row in rows])
+    if options.folds:
+        rows = [rows[i] for i in in_fold([row.context for row in rows], split, options.folds, options.fold)]
+    most = max((len(row.endings) for row in rows), default=0)
+    names = options.labels or tuple(str(number) for number in range(most))
+    labelled = split in ("train", "dev") or not {row.answer for row in rows} <= {None, "", NO_LABEL}
+    return Choices(
+        contexts=[row.context for row in rows],
+        endings=[row.endings for row in rows],
+        labels=[_label(row, names) for row in rows] if labelled else None,
+        label_names=names,
+        ids=ids if len(ids) == len(rows) else None,
+        dropped=dropped,
+        where=where,
+    )
+
+
+def _rows(table: Table, places: Mapping[str, int], ends: Sequence[int], named: Sequence[str]) -> Iterator[_Row]:
+    """The rows of a table; endings in a column each, or in one column as lists."""
+    for number, values in table.rows:
+        where = table.where(number)
+        if len(ends) == 1:
+            found = values[ends[0]]
+            if not isinstance(found, list):
+                raise DataError(f"{where}: {named[0]} is no list of endings; name their columns with --set options.endings=…")
+        else:
+            found = [values[place] for place in ends]
+        text = {role: as_text(values[place], where, role) for role, place in places.items()}
+        before = f"{text[START]} " if text.get(START) else ""
+        endings = [as_text(ending, where, "ending") for ending in found]
+        yield _Row(
+            place=where,
+            context=text[CONTEXT],
+            endings=[before + ending if ending.strip() else "" for ending in endings],
+            answer=text.get(LABEL),
+            id=text.get(ID),
+        )
+
+
+def _passages(directory: str) -> Iterator[_Row]:
+    """RACE (Lai et al. 2017): a file a passage, JSON with article, questions, options, answers and id.
+
+    A question with a gap has the option in its place; else the option follows it.
+    """
+    names = sorted(name for name in storage.list_files(directory) if name.endswith(".txt"))
+    if not names:
+        raise DataError(f"{directory} holds no passages (no file *.txt); name RACE's directory")
+    for name in names:
+        path = storage.join(directory, name)
+        passage = _passage(path)
+        answers = passage.get("answers")
+        for i, (question, options) in enumerate(zip(passage["questions"], passage["options"], strict=True)):
+            joined = [question.replace(GAP, o) if GAP in question else f"{question} {o}" for o in options]
+            yield _Row(
+                place=f"{path}, question {i + 1}",
+                context=passage["article"],
+                endings=[text if option.strip() else "" for text, option in zip(joined, options, strict=True)],
+                answer=None if answers is None else answers[i],
+                id=f"{passage.get('id', name)}-{i}",
+            )
+
+
+def _passage(path: str) -> dict[str, Any]:
+    """A passage whose parts belong together."""
+    try:
+        found = json.loads(storage.read_text(path))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is no JSON in UTF-8 ({error}); mend it or take it away") from error
+    if not isinstance(found, dict) or not isinstance(found.get("article"), str):
+        raise DataError(f"{path} has no text 'article'; name RACE's directory")
+    parts = [found.get(key) for key in ("questions", "options", "answers") if key != "answers" or key in found]
+    if not all(isinstance(part, list) for part in parts) or len({len(part) for part in parts if part is not None}) != 1:
+        raise DataError(f"{path}: questions, options and answers are no lists of one length; mend it")
+    questions, options, *answers = parts
+    if not all(_texts(part) for part in (questions, *(options or ()), *answers)):
+        raise DataError(f"{path}: options are no lists of texts, or a question is no text; mend it")
+    return found
+
+
+def _texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _check(row: _Row) -> None:
+    if not row.context.strip():
+        raise DataError(f"{row.place}: the context is empty; remove the example")
+    if len(row.endings) < FEWEST:
+        raise DataError(f"{row.place}: {len(row.endings)} endings; give it two or more")
+    for number, ending in enumerate(row.endings, start=1):
+        if not ending.strip():
+            raise DataError(f"{row.place}: ending {number} is missing; write it, or remove the example")
+
+
+def _label(row: _Row, names: Sequence[str]) -> int:
+    known = names[: len(row.endings)]
+    if row.answer not in known:
+        raise DataError(f"{row.place}: label {row.answer!r} is not one of {', '.join(known)}; mend it, or name options.labels")
+    return known.index(row.answer)

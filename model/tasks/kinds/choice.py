@@ -1,0 +1,184 @@
+"""The kind of task that chooses among endings of a context: what happens next, which answer to a question about a passage is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from model.data.batch import Batch
+from model.data.layouts import Kind
+from model.families.config import ModelConfig
+from model.families.models import Backbone
+from model.tasks.encode import TextSamples, framed
+from model.tasks.formats.choices import Choices, read_choices
+from model.tasks.formats.tables_texts import told
+from model.tasks.heads import SequenceClassifier
+from model.tasks.metrics import classification as metrics
+from model.tasks.options import ChoiceOptions, TaskOptions
+from model.tasks.predictions import write_rows
+from model.tasks.task import Figures, Ints, Loss, Meaning, Samples, Task
+from pipeline.core import storage
+from pipeline.core.ragged import offsets_of, ranges
+from pipeline.tokenizer.tokenizer import Tokenizer
+
+HEAD = "choice"
+PLACES = "endings"  # of a batch: where the logits of an example's endings stand, int64 [B, K], -1 where it has no more
+LONGEST_ENDING = 128  # pieces of question and option where the context gives way: `max_qa_length` of ALBERT's run_race.py
+Probabilities = Sequence[npt.NDArray[np.float32]]  # [K_i] each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceSamples:
+    """A sample is an example: its context with each of its endings, K_i sequences.
+
+    Attributes:
+        sequences: of all examples, one after the other.
+        counts: the endings of each, int64 [n].
+        truncated: how many examples lost pieces to the greatest length.
+        targets: what the loss needs, by its name in a batch; one row an example.
+    """
+
+    sequences: TextSamples
+    counts: Ints
+    truncated: int
+    targets: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def lengths(self) -> Ints:
+        """The pieces of all sequences of each."""
+        return np.add.reduceat(self.sequences.lengths, offsets_of(self.counts)[:-1]) if len(self) else np.zeros(0, np.int64)
+
+    @property
+    def lost(self) -> Mapping[str, int]:
+        return {}
+
+    def batch(self, chosen: Sequence[int] | Ints, layout: Kind = "rows") -> Batch:
+        """The sequences of these examples, as `TextSamples.batch` makes them: [sum of K, L]; `PLACES`; and the targets."""
+        numbers = np.asarray(chosen, dtype=np.int64)
+        counts = self.counts[numbers]
+        flat = ranges(offsets_of(self.counts)[:-1][numbers], counts)
+        inside = np.arange(counts.max())
+        places = np.where(inside < counts[:, None], offsets_of(counts)[:-1, None] + inside, -1)
+        arrays = {PLACES: places} | {name: target[numbers] for name, target in self.targets.items()}
+        return {**self.sequences.batch(flat, layout), **{name: torch.from_numpy(array) for name, array in arrays.items()}}
+
+
+class Choice(Task[Choices, Probabilities]):
+    """One linear output on the pooled state of each ending, trained by cross-entropy over an example's endings.
+
+    Devlin et al. 2019, section 4.4 (SWAG): the context is the first sequence, the ending the second one.
+    """
+
+    metrics: tuple[str, ...] = ("accuracy",)
+
+    def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
+        super().__init__(name, options, metrics)
+        assert isinstance(options, ChoiceOptions)
+        self._choice = options
+        if options.layout == "race":
+            self.files = "a directory with train, dev and test, of passages in JSON (*.txt)"
+            self.max_length = 512
+        else:
+            self.files = told(options, ("context", "start", "label"))
+
+    def read(self, path: str, split: str, limit_per_class: int | None) -> Choices:
+        self.refuse_limit(limit_per_class, ", which has no classes")
+        return read_choices(path, split, self._choice, self.files)
+
+    def meaning(self, train: Choices) -> Meaning:
+        return {"labels": list(train.label_names)}
+
+    def heads(self, meaning: Meaning) -> dict[str, Any]:
+        del meaning
+        return {HEAD: {}}
+
+    def encode(self, examples: Choices, tokenizer: Tokenizer, max_length: int) -> ChoiceSamples:
+        counts = np.array([len(endings) for endings in examples.endings], dtype=np.int64)
+        of = np.repeat(np.arange(len(examples)), counts)
+        contexts = tokenizer.encode_batch(list(examples.contexts))
+        endings = tokenizer.encode_batch([ending for own in examples.endings for ending in own])
+        first, cut = [contexts[i] for i in of], np.zeros(len(of), dtype=bool)
+        room = max_length - 3
+        for place, (context, ending) in enumerate(zip(first, endings, strict=True)):
+            cut[place] = len(context) + len(ending) > room
+            if self._choice.truncate == "context":
+                kept = ending[-min(LONGEST_ENDING, room // 2) :]
+                cut[place] |= len(kept) < len(ending)
+                first[place], endings[place] = context[: room - len(kept)], kept
+        targets = {} if examples.labels is None else {"labels": np.array(examples.labels, dtype=np.int64)}
+        return ChoiceSamples(
+            sequences=framed(first, endings, tokenizer, max_length),
+            counts=counts,
+            truncated=len(np.unique(of[cut])),
+            targets=targets,
+        )
+
+    def network(self, backbone: Backbone, config: ModelConfig, meaning: Meaning, dropout: float) -> nn.Module:
+        del meaning
+        return SequenceClassifier(backbone.encoder, backbone.pooler, config.hidden_size, 1, dropout, HEAD)
+
+    def count(self, batch: Mapping[str, Any]) -> int:
+        return len(batch["labels"])
+
+    def loss(self, outputs: Tensor, batch: Mapping[str, Any]) -> Loss:
+        logits, labels = _by_example(outputs, batch), batch["labels"]
+        total = nn.functional.cross_entropy(logits, labels, reduction="sum")
+        return Loss(total=total, correct=(logits.argmax(dim=-1) == labels).sum())
+
+    def answers(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sequence[Any]:
+        """Probabilities [K_i] of each example's endings."""
+        probabilities = torch.softmax(_by_example(outputs, batch), dim=-1).cpu().numpy()
+        counts = (batch[PLACES] >= 0).sum(dim=-1).tolist()
+        return [row[:count] for row, count in zip(probabilities, counts, strict=True)]
+
+    def decode(self, answers: Sequence[Any], examples: Choices, samples: Samples) -> Probabilities:
+        del examples, samples
+        return answers
+
+    def score(self, examples: Choices, predictions: Probabilities) -> Figures:
+        return metrics.score(self.metrics, _labels(examples), _best(predictions))
+
+    def baselines(self, examples: Choices) -> Figures:
+        """The accuracy of guessing."""
+        return {"chance": float(np.mean([1.0 / len(endings) for endings in examples.endings]))}
+
+    def facts(self, examples: Choices) -> dict[str, Any]:
+        numbers, counts = np.unique([len(endings) for endings in examples.endings], return_counts=True)
+        return {"endings": {str(number): int(count) for number, count in zip(numbers, counts, strict=True)}}
+
+    def details(self, examples: Choices, predictions: Probabilities, *, seed: int, resamples: int) -> dict[str, Any]:
+        intervals = metrics.intervals(self.metrics, _labels(examples), _best(predictions), seed, resamples)
+        return {"interval": {name: list(found) for name, found in intervals.items()}}
+
+    def write(self, directory: str, examples: Choices, predictions: Probabilities) -> None:
+        """Columns index, context, label, prediction, score, the probability of the predicted ending, and that ending."""
+        rows, names = [], examples.label_names
+        for i, best in enumerate(_best(predictions)):
+            row = {"index": examples.ids[i] if examples.ids else str(i), "context": examples.contexts[i]}
+            label = "" if examples.labels is None else names[examples.labels[i]]
+            row |= {"label": label, "prediction": names[best], "score": f"{predictions[i][best]:.6f}"}
+            rows.append({**row, "ending": examples.endings[i][best]})
+        write_rows(storage.join(directory, self.predictions), rows)
+
+
+def _by_example(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """Logits [B, K] of endings, from those of sequences [sum of K, 1]; minus infinity where an example has no more endings."""
+    places = batch[PLACES]
+    return outputs.squeeze(-1)[places.clamp(min=0)].masked_fill(places < 0, -torch.inf)
+
+
+def _labels(examples: Choices) -> npt.NDArray[np.int64]:
+    return np.array(examples.labels, dtype=np.int64)
+
+
+def _best(predictions: Probabilities) -> npt.NDArray[np.int64]:
+    return np.array([row.argmax() for row in predictions], dtype=np.int64)

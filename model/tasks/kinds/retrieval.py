@@ -1,0 +1,167 @@
+"""Retrieval: which passage answers a query? One encoder for both, tuned on pairs; passages are ranked by the likeness of vectors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from model.families.config import ModelConfig
+from model.families.models import Backbone
+from model.tasks.contrastive import BiEncoder, PairSamples, contrastive_loss
+from model.tasks.encode import encode
+from model.tasks.formats.pairs import QueryPassages, read_pairs
+from model.tasks.metrics import bootstrap
+from model.tasks.metrics.ranking import Floats, Ints, Vectors, blocks, ndcg, places, recall
+from model.tasks.options import RetrievalOptions, TaskOptions
+from model.tasks.task import Figures, Loss, Meaning, Samples, Task
+from pipeline.core import storage
+from pipeline.tokenizer.tokenizer import Tokenizer
+
+QRELS = "qrels.txt"
+DEPTH = 100  # passages of a query in the run file
+TAG = "cloze"
+METRICS: dict[str, Callable[[Ints, Ints, Ints, int], Floats]] = {
+    "ndcg_at_10": partial(ndcg, depth=10),
+    "recall_at_1": partial(recall, depth=1),
+    "recall_at_10": partial(recall, depth=10),
+}
+FILES = {
+    "rows": "a directory with train and dev files (.jsonl, .tsv, .csv; columns: query, passage)",
+    "squad": "a directory with train-v1.1.json and dev-v1.1.json",
+    "titles": "a corpus artifact of documents with titles",
+}
+Scores = Callable[[slice], Vectors]  # some queries to their passages' scores, float32 [q, P]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The vectors of a split's queries and passages, float32 [Q, D] and [P, D]."""
+
+    queries: Vectors
+    passages: Vectors
+
+    def scores(self, chosen: slice) -> Vectors:
+        found: Vectors = self.queries[chosen] @ self.passages.T
+        return found
+
+
+class Retrieval(Task[QueryPassages, Embedded]):
+    """Contrastive tuning with in-batch negatives; every passage of the split that answers one of its queries is ranked for each."""
+
+    metrics = tuple(METRICS)
+    max_length = 256
+    predictions = "run.trec"
+
+    def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
+        super().__init__(name, options, metrics)
+        assert isinstance(options, RetrievalOptions)
+        self.retrieval = options
+        self.source = "corpus" if options.pairs == "titles" else "data"
+        self.files = FILES[options.pairs]
+
+    def read(self, path: str, split: str, limit_per_class: int | None) -> QueryPassages:
+        self.refuse_limit(limit_per_class, "; use options.limit")
+        examples = read_pairs(path, split, self.retrieval, self.files)
+        return examples.capped(self.retrieval.limit) if split == "train" else examples
+
+    def meaning(self, train: QueryPassages) -> Meaning:
+        return {"pooling": self.retrieval.pooling, "normalize": self.retrieval.normalize}
+
+    def heads(self, meaning: Meaning) -> dict[str, Any]:
+        return {"embedding": {"pooling": meaning["pooling"], "normalize": meaning["normalize"]}}
+
+    def encode(self, examples: QueryPassages, tokenizer: Tokenizer, max_length: int) -> PairSamples:
+        answers: dict[int, set[int]] = defaultdict(set)
+        for query, passage in examples.pairs.tolist():
+            answers[query].add(passage)
+        return PairSamples(
+            texts=encode([*examples.queries, *examples.passages], None, tokenizer, max_length),
+            queries=len(examples.queries),
+            pairs=examples.pairs,
+            relevant=[frozenset(answers[query]) for query in range(len(examples.queries))],
+            group=self.retrieval.group,
+            symmetric=self.retrieval.symmetric,
+        )
+
+    def network(self, backbone: Backbone, config: ModelConfig, meaning: Meaning, dropout: float) -> nn.Module:
+        return BiEncoder(backbone.encoder, backbone.pooler, meaning["pooling"], bool(meaning["normalize"]))
+
+    def count(self, batch: Mapping[str, Any]) -> int:
+        return len(batch["own"])
+
+    def loss(self, outputs: tuple[Tensor, Tensor], batch: Mapping[str, Any]) -> Loss:
+        total, correct = contrastive_loss(outputs, batch, self.retrieval.temperature)
+        return Loss(total=total, correct=correct)
+
+    def answers(self, outputs: tuple[Tensor, Tensor], batch: Mapping[str, Any]) -> Sequence[Any]:
+        """The vectors of each pair's query and passage."""
+        queries, passages = (part.cpu().numpy() for part in outputs)
+        own, target = batch["own"].tolist(), batch["target"].tolist()
+        return [(queries[query], passages[target[query]]) for query in own]
+
+    def decode(self, answers: Sequence[Any], examples: QueryPassages, samples: Samples) -> Embedded:
+        del samples
+        width = len(answers[0][0]) if answers else 0
+        queries = np.zeros((len(examples.queries), width), np.float32)
+        passages = np.zeros((len(examples.passages), width), np.float32)
+        for (query, passage), (first, second) in zip(examples.pairs.tolist(), answers, strict=True):
+            queries[query], passages[passage] = first, second
+        return Embedded(queries, passages)
+
+    def score(self, examples: QueryPassages, predictions: Embedded) -> Figures:
+        by_query = self._by_query(examples, predictions.scores)
+        return {name: float(by_query[name].mean()) for name in self.metrics}
+
+    def baselines(self, examples: QueryPassages) -> Figures:
+        """`tfidf`: the score of ranking by scikit-learn's TF-IDF, over the words of the passages."""
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
+        passages = words.fit_transform(examples.passages).astype(np.float32)
+        queries = words.transform(examples.queries).astype(np.float32)
+        found = self._by_query(examples, lambda chosen: (queries[chosen] @ passages.T).toarray())
+        return {"tfidf": float(found[self.metrics[0]].mean())}
+
+    def facts(self, examples: QueryPassages) -> dict[str, Any]:
+        return {"queries": len(examples.queries), "passages": len(examples.passages)}
+
+    def details(self, examples: QueryPassages, predictions: Embedded, *, seed: int, resamples: int) -> dict[str, Any]:
+        found = self._by_query(examples, predictions.scores)
+        queries = len(examples.queries)
+
+        def interval(values: Floats) -> list[float]:
+            return list(bootstrap.interval(lambda chosen: float(values[chosen].mean()), queries, seed, resamples))
+
+        return {"interval": {name: interval(found[name]) for name in self.metrics}}
+
+    def write(self, directory: str, examples: QueryPassages, predictions: Embedded) -> None:
+        """A TREC run of the first passages of every query (query, Q0, passage, rank, score, tag), and `qrels.txt` to judge it by."""
+        storage.write_bytes(storage.join(directory, self.predictions), "".join(self._run(examples, predictions)).encode())
+        judged = (f"{examples.query_ids[q]} 0 {examples.passage_ids[p]} 1\n" for q, p in examples.pairs.tolist())
+        storage.write_bytes(storage.join(directory, QRELS), "".join(judged).encode())
+
+    def _by_query(self, examples: QueryPassages, scores: Scores) -> dict[str, Floats]:
+        """The metrics of each query."""
+        order = np.argsort(examples.pairs[:, 0], kind="stable")
+        query, passage = examples.pairs[order].T
+        found = []
+        for chosen in blocks(len(examples.queries), len(examples.passages)):
+            first, last = np.searchsorted(query, (chosen.start, chosen.stop))
+            own = scores(chosen)[query[first:last] - chosen.start]
+            found.append(places(own, passage[first:last]))
+        above, tied = (np.concatenate(part) for part in zip(*found, strict=True))
+        return {name: METRICS[name](above, tied, query, len(examples.queries)) for name in self.metrics}
+
+    @staticmethod
+    def _run(examples: QueryPassages, predictions: Embedded) -> Iterable[str]:
+        for chosen in blocks(len(examples.queries), len(examples.passages)):
+            scores = predictions.scores(chosen)
+            for row, query in zip(scores, examples.query_ids[chosen], strict=True):
+                for rank, passage in enumerate(np.argsort(-row, kind="stable")[:DEPTH].tolist(), start=1):
+                    yield f"{query} Q0 {examples.passage_ids[passage]} {rank} {row[passage]:.6f} {TAG}\n"

@@ -1,0 +1,1 @@
+"""Metrics as the papers name them, a file a kind of task: well-kept libraries' where there are such."""

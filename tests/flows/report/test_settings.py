@@ -1,0 +1,62 @@
+"""The table of a grid's settings, and of several tasks at once beside each alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flows.report.gathered import Gathered, Place
+from flows.report.settings import best_settings, together_and_alone
+from pipeline.core.artifact import Manifest
+
+
+def node(name: str, task: str, metrics: dict[str, float], config: dict[str, Any] | None = None, /, **values: Any) -> Gathered:
+    metric = next(iter(metrics))
+    manifest = Manifest(
+        stage="finetune",
+        version=1,
+        fingerprint=name,
+        parents={},
+        config=config or {},
+        files=(),
+        summary={"task": task, "metric": metric, "metrics": dict(sorted(metrics.items()))},
+    )
+    return Gathered(name=name, path=name, manifest=manifest, place=Place(section="finetune", values=values))
+
+
+def test_the_best_setting_is_the_one_of_the_best_mean_over_seeds() -> None:
+    scores = {("5e-5", 16): (0.5, 0.9), ("5e-5", 32): (0.75, 0.77), ("2e-5", 16): (0.6, 0.6)}
+    nodes = [
+        node(f"finetune@mrpc-{rate}-{batch}-{seed}", "mrpc", {"f1": value, "accuracy": 0.1}, task="mrpc", learning_rate=rate, batch_size=batch, seed=seed)
+        for (rate, batch), values in scores.items()
+        for seed, value in enumerate(values)
+    ]  # fmt: skip
+    (told,) = best_settings(nodes)
+    assert told.title == "Settings of mrpc, f1 on dev"
+    assert told.columns == ("learning_rate", "batch_size", "mean", "deviation", "best", "n")
+    assert [row[:3] for row in told.rows] == [("5e-5", "32", "0.7600"), ("5e-5", "16", "0.7000"), ("2e-5", "16", "0.6000")]
+    assert told.rows[0][3:] == ("0.0141", "0.7700", "2")
+    assert "| 5e-5 | 32 | 0.7600 | 0.0141 | 0.7700 | 2 |" in told.markdown()
+
+
+def test_each_task_of_a_grid_has_its_own_table_and_seeds_alone_have_none() -> None:
+    nodes = [
+        node(f"finetune@{task}-{rate}", task, {"accuracy": 0.5}, task=task, rate=rate) for task in ("a", "b") for rate in (1, 2)
+    ]
+    assert [told.title for told in best_settings(nodes)] == ["Settings of a, accuracy on dev", "Settings of b, accuracy on dev"]
+    assert not best_settings([node(f"finetune@{seed}", "a", {"accuracy": 0.5}, task="a", seed=seed) for seed in (1, 2)])
+    assert not best_settings([node(f"finetune@{task}", task, {"accuracy": 0.5}, task=task) for task in ("a", "b")])
+
+
+def test_several_tasks_at_once_stand_beside_each_alone() -> None:
+    alone = [node(f"finetune@rte-{seed}", "rte", {"accuracy": 0.5 + seed / 10}, task="rte", seed=seed) for seed in (1, 2)]
+    both = node(
+        "finetune@together-1",
+        "together",
+        {"mean": 0.7, "own_accuracy": 0.75},
+        {"tasks": {"own": {"task": "rte"}}},
+        seed=1,
+    )
+    told = together_and_alone([*alone, both])
+    assert told is not None
+    assert told.rows == [("finetune", "own", "accuracy", "0.650 ± 0.071", "0.750", "+0.100")]
+    assert together_and_alone(alone) is None

@@ -1,0 +1,206 @@
+"""Ways to fine-tune: rates by layer, stopping early with the best step's weights, from another task's checkpoint, and what is hashed of the data."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model import checkpoint
+from model.families.models import new_backbone
+from model.families.table import FAMILIES
+from model.tasks.cost import BYTES_A_PIECE, _tokens
+from model.tasks.evaluate.config import EvaluateConfig
+from model.tasks.finetune.config import FinetuneConfig
+from model.tasks.predictions import read_predictions
+from model.tasks.table import KINDS, TASKS, load_task
+from model.train.parameters import layer_rates
+from pipeline.core.errors import Stopped
+from pipeline.core.execute import Result
+from tests.glue_files import write_glue
+from tests.model.tasks.stages import Listener, evaluate, finetune, settings
+from tests.tiny_models import tiny_config
+
+DECAYED = {"layer_decay": 0.5, "baselines": False}
+
+
+def weights(result: Result) -> dict[str, Any]:
+    return checkpoint.load(result.artifact).state
+
+
+def test_rates_are_electra_s() -> None:
+    """google-research/electra, model/optimization.py, `_get_layer_lrs`: decay ** (layers + 2 - depth)."""
+    names = [f"encoder.layers.{layer}.attention.query.weight" for layer in range(12)]
+    rate = layer_rates([*names, "encoder.embeddings.word.weight", "pooler.dense.weight", "classifier.weight"], 0.8)
+    assert [rate(name) for name in names] == [pytest.approx(0.8 ** (12 + 2 - (layer + 1))) for layer in range(12)]
+    assert rate("encoder.embeddings.word.weight") == pytest.approx(0.8**14)
+    assert (rate("pooler.dense.weight"), rate("classifier.weight"), rate("heads.mrpc.classifier.bias")) == (0.8, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_in_every_family_rates_rise_from_the_embeddings_to_the_head(family: str) -> None:
+    names = [f"encoder.{name}" for name, _ in new_backbone(tiny_config(family)).encoder.named_parameters()]
+    rate = layer_rates(names, 0.5)
+    lowest = {rate(name) for name in names if name.startswith("encoder.embeddings.")}
+    others = {rate(name) for name in names if not name.startswith("encoder.embeddings.")}
+    assert len(lowest) == 1
+    assert max(lowest) < min(others) <= max(others) <= 0.5 < rate("classifier.weight")
+
+
+def test_the_embeddings_move_least_and_a_stopped_training_goes_on_exactly(
+    tmp_path: Path, pretrained: str, sentiment: Path
+) -> None:
+    config = settings(sentiment, epochs=1, **DECAYED)
+    whole = finetune(config, pretrained, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        finetune(config, pretrained, tmp_path / "parts", report=Listener(stop_at=7))
+    parts = finetune(config, pretrained, tmp_path / "parts")
+    first, alike, plain = (
+        weights(whole),
+        weights(parts),
+        weights(finetune(settings(sentiment, epochs=1, baselines=False), pretrained, tmp_path / "plain")),
+    )
+    assert all((first[name] == alike[name]).all() for name in first)
+    start = checkpoint.load(pretrained).state
+
+    def moved(state: dict[str, Any], name: str) -> float:
+        return float((state[name] - start[name]).abs().mean())
+
+    embeddings = "encoder.embeddings.position.weight"
+    assert moved(first, embeddings) < 0.5 * moved(plain, embeddings)
+
+
+PATIENT = {"epochs": 12, "patience": 2, "learning_rate": 1e-2, "baselines": False}
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory, pretrained: str, sentiment: Path) -> Result:
+    out = tmp_path_factory.mktemp("patient") / "out"
+    return finetune(settings(sentiment, **PATIENT), pretrained, out, execution={"checkpoint_every": 5, "keep_checkpoints": 1})
+
+
+def test_patience_ends_training_and_the_best_step_is_what_is_saved_and_scored(
+    patient: Result, sentiment: Path, tmp_path: Path
+) -> None:
+    summary = patient.manifest.summary
+    per_epoch = 15
+    assert summary["steps"] == summary["best"]["step"] + 2 * per_epoch < 12 * per_epoch
+    assert summary["kept"] == summary["best"]["step"]
+    assert summary["metrics"]["accuracy"] == summary["best"]["dev_accuracy"]
+    again = evaluate(patient.artifact, tmp_path / "again", data=str(sentiment))
+    assert again.manifest.summary["metrics"]["accuracy"] == summary["best"]["dev_accuracy"]
+    said = read_predictions(f"{patient.artifact}/predictions.tsv")
+    assert said == read_predictions(f"{again.artifact}/predictions.tsv")
+
+
+@pytest.mark.parametrize("stop", ["before the best", "after the best", "at the end"])
+def test_a_patient_training_that_is_stopped_ends_alike(
+    stop: str, patient: Result, tmp_path: Path, pretrained: str, sentiment: Path
+) -> None:
+    summary = patient.manifest.summary
+    at = {
+        "before the best": summary["best"]["step"] - 1,
+        "after the best": summary["best"]["step"] + 4,
+        "at the end": summary["steps"] - 1,
+    }
+    how = {"checkpoint_every": 5, "keep_checkpoints": 1}
+    config = settings(sentiment, **PATIENT)
+    with pytest.raises(Stopped):
+        finetune(config, pretrained, tmp_path / "out", report=Listener(stop_at=at[stop]), execution=how)
+    found = finetune(config, pretrained, tmp_path / "out", execution=how)
+    for key in ("steps", "kept", "best", "metrics"):
+        assert found.manifest.summary[key] == summary[key]
+    first, second = weights(patient), weights(found)
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+def test_the_best_can_be_kept_without_patience_and_the_last_with_it() -> None:
+    assert [FinetuneConfig(keep=keep, patience=patience).keeps_best for keep, patience in [
+        (None, None), ("best", None), ("last", None), (None, 1), ("last", 1)]] == [False, True, False, True, False]  # fmt: skip
+
+
+def test_another_task_s_checkpoint_gives_its_encoder_and_not_its_head(tmp_path: Path, pretrained: str) -> None:
+    data = write_glue(tmp_path / "glue")
+    quick = {"epochs": 1, "baselines": False}
+    first = finetune(settings(data, task="mnli", **quick), pretrained, tmp_path / "mnli")
+    second = finetune(settings(data, task="rte", learning_rate=1e-12, **quick), first.artifact, tmp_path / "rte")
+    before, after = weights(first), weights(second)
+    assert before["classifier.weight"].shape[0] == 3
+    assert after["classifier.weight"].shape[0] == 2
+    kept = [name for name in before if name.startswith(("encoder.", "pooler."))]
+    assert all((before[name] - after[name]).abs().max() < 1e-6 for name in kept)
+
+
+def test_micro_batches_do_not_change_the_result(tmp_path: Path, pretrained: str, sentiment: Path) -> None:
+    loaded, still = checkpoint.load(pretrained), str(tmp_path / "still")
+    shape = loaded.model.model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0})  # each micro-batch draws its own
+    checkpoint.save_weights(still, model=shape, state=loaded.state, tokenizer=loaded.tokenizer, heads=loaded.heads)
+    checkpoint.complete(still)
+    config = settings(sentiment, epochs=1, baselines=False)
+    whole = weights(finetune(config, still, tmp_path / "whole"))
+    cut = weights(finetune(config, still, tmp_path / "cut", execution={"micro_batch": 5}))
+    assert max(float((whole[name] - cut[name]).abs().max()) for name in whole) < 1e-4
+
+
+def prints(path: Path, task: str, **values: Any) -> dict[str, str]:
+    return FinetuneConfig(task=task, data=str(path), **values).external_fingerprints()
+
+
+def test_only_what_the_task_reads_names_its_data(tmp_path: Path) -> None:
+    data = write_glue(tmp_path / "glue")
+    before = {task: prints(data, task) for task in ("rte", "mrpc", "mnli")}
+    assert prints(data / "RTE", "rte") == before["rte"]  # the task's own directory, or the one above it
+    (data / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
+    (data / "MRPC" / "test.tsv").unlink()
+    (data / "MNLI" / "dev_mismatched.tsv").unlink()
+    assert {task: prints(data, task) == was for task, was in before.items()} == {"rte": False, "mrpc": True, "mnli": True}
+    shutil.rmtree(data / "QQP")
+    assert prints(data, "mrpc") == before["mrpc"]
+
+
+def test_an_evaluation_s_data_is_its_split_s_file(tmp_path: Path) -> None:
+    data = write_glue(tmp_path / "glue")
+
+    def of(split: str) -> dict[str, str]:
+        return EvaluateConfig(task="mnli", data=str(data), split=split).external_fingerprints()
+
+    before = {split: of(split) for split in ("dev", "dev_mismatched", "ax")}
+    assert len({str(value) for value in before.values()}) == 3
+    (data / "MNLI" / "dev_matched.tsv").write_text("index\tsentence1\tsentence2\tgold_label\n0\ta\tb\tneutral\n")
+    assert {split: of(split) == was for split, was in before.items()} == {"dev": False, "dev_mismatched": True, "ax": True}
+    assert EvaluateConfig(task="mnli", data=str(data), split="nonsense").missing().endswith("MNLI holds no nonsense split")
+
+
+def test_what_does_not_go_together_is_told() -> None:
+    with pytest.raises(ValueError, match="tasks names several, task is sst2"):
+        FinetuneConfig(tasks={"rte": {}})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="task together needs tasks"):
+        FinetuneConfig(task="together")
+    with pytest.raises(ValueError, match="tasks.package cannot be one of several"):
+        FinetuneConfig(task="together", tasks={"package": {}})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="unknown task 'nonsense'"):
+        FinetuneConfig(task="together", tasks={"nonsense": {}})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="frozen .last. is for one task"):
+        FinetuneConfig(task="together", tasks={"rte": {}}, frozen="last")  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_estimates_know_how_long_a_task_s_sequences_are(name: str) -> None:
+    told = KINDS[TASKS[name].kind].max_length
+    assert load_task(name).max_length == (512 if name == "race" else told)  # RACE's passages are longer than its kind's
+
+
+def test_estimates_read_the_task_s_own_files(tmp_path: Path) -> None:
+    data = write_glue(tmp_path / "glue")
+
+    def tokens(config: Any, split: str) -> float:
+        return _tokens(config.reads(), split, config.data, None) * BYTES_A_PIECE
+
+    sizes = {task: (data / folder / "train.tsv").stat().st_size for task, folder in (("rte", "RTE"), ("mnli", "MNLI"))}
+    assert tokens(FinetuneConfig(task="rte", data=str(data)), "train") == sizes["rte"]
+    both = {"task": "together", "tasks": {"rte": {}, "mnli": {}}, "data": str(data)}
+    assert tokens(FinetuneConfig.model_validate(both), "train") == sum(sizes.values())
+    size = (data / "MNLI" / "test_mismatched.tsv").stat().st_size
+    assert tokens(EvaluateConfig(task="mnli", data=str(data)), "test_mismatched") == size

@@ -1,0 +1,301 @@
+"""score: pseudo-log-likelihoods are what a plain loop gives, and minimal pairs are judged by them, ties at half."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model import checkpoint
+from model.families.models import restore
+from model.families.table import FAMILIES
+from model.tasks.formats.minimal_pairs import read_minimal_pairs
+from model.use.pseudo_likelihood import Mask, masks, parts, questions
+from model.use.score import STAGE
+from model.use.score_config import ScoreConfig
+from model.use.scorer import Scorer
+from model.use.scoring import bootstrap, correct, settle
+from pipeline import tokenizer
+from pipeline.core.errors import DataError, UsageError
+from pipeline.core.execution import Execution
+from pipeline.core.stage import Build
+from tests.tiny_models import write_checkpoint, write_classifier
+
+TEXTS = ["the cat sat on the mat.", "walking dogs walked in paris", "a", "the cats ran", "the cat sat on the mat.", "zebra"]
+FIELDS = ("sentence_good", "sentence_bad", "UID", "pairID", "linguistics_term", "field")
+ROWS = [
+    ("the cats ran.", "the cats runs.", "agreement", "0", "number", "morphology"),
+    ("a dog sat.", "a dogs sat.", "agreement", "1", "number", "morphology"),
+    ("the cat walked.", "the cat walked.", "island", "0", "extraction", "syntax"),
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    base = tmp_path_factory.mktemp("score")
+    return write_checkpoint(base / "checkpoint", base / "scratch")
+
+
+@torch.inference_mode()
+def plain(path: str, text: str, mask: Mask) -> float:
+    """One piece after the other, logits at every position."""
+    loaded = checkpoint.load(path)
+    pieces = tokenizer.load(loaded.tokenizer)
+    model = restore(loaded.model, loaded.state)
+    inner = pieces.encode_batch([text])[0]
+    ids = [pieces.special.cls, *inner, pieces.special.sep]
+    opens = [place == 0 or bool(pieces.word_start[token]) for place, token in enumerate(inner)]
+    total = 0.0
+    for place in range(len(inner)):
+        begin = max(at for at in range(place + 1) if opens[at])
+        end = next((at for at in range(place + 1, len(inner)) if opens[at]), len(inner))
+        hidden = {"token": [place], "whole-word": range(begin, end), "word-l2r": range(place, end)}[mask]
+        copy = torch.tensor([ids])
+        copy[0, [at + 1 for at in hidden]] = pieces.special.mask
+        batch = {"input_ids": copy, "token_type_ids": 0 * copy, "masked_positions": torch.arange(len(ids))}
+        logits = model(batch)["mlm_logits"]
+        total += float(logits[place + 1].log_softmax(-1)[inner[place]])
+    return total
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"ltr"}))
+def test_scores_are_those_of_a_plain_loop_in_every_family(family: str, tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch", family=family)
+    for mask in typing.get_args(Mask) if family == "bert" else ("token",):
+        found = [scored.score() for scored in Scorer(path, mask=mask).scored(TEXTS)]
+        assert found == pytest.approx([plain(path, text, mask) for text in TEXTS], abs=1e-4)
+
+
+def test_from_left_to_right_each_piece_is_named_from_those_before_it(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch", family="ltr")
+    loaded = checkpoint.load(path)
+    pieces, model = tokenizer.load(loaded.tokenizer), restore(loaded.model, loaded.state)
+    for text, scored in zip(TEXTS, Scorer(path).scored(TEXTS), strict=True):
+        inner = pieces.encode_batch([text])[0]
+        ids = torch.tensor([[pieces.special.cls, *inner]])
+        with torch.inference_mode():
+            logits = model({"input_ids": ids, "token_type_ids": 0 * ids})["lm_logits"][0].log_softmax(-1)
+        expected = [float(logits[place, token]) for place, token in enumerate(inner)]
+        assert scored.log_probabilities.tolist() == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_is_masked_where_a_piece_is_asked_for() -> None:
+    starts = np.array([True, True, False, False, True])  # a word of three pieces between two of one
+    assert masks(starts, "token").tolist() == np.eye(5, dtype=bool).tolist()
+    rows = [list(map(int, row)) for row in masks(starts, "whole-word")]
+    assert rows == [[1, 0, 0, 0, 0], [0, 1, 1, 1, 0], [0, 1, 1, 1, 0], [0, 1, 1, 1, 0], [0, 0, 0, 0, 1]]
+    rows = [list(map(int, row)) for row in masks(starts, "word-l2r")]
+    assert rows == [[1, 0, 0, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
+
+
+@given(
+    sentences=st.lists(st.lists(st.integers(5, 9), min_size=1, max_size=8), min_size=1, max_size=12),
+    tokens=st.sampled_from([1, 16, 64]),
+    mask=st.sampled_from(["token", "whole-word", "word-l2r", None]),
+)
+def test_every_piece_is_asked_for_once_at_its_place_and_copies_are_never_repeated(
+    sentences: list[list[int]], tokens: int, mask: Mask | None
+) -> None:
+    word_start = np.array([True] * 8 + [False, False])
+    rows = [np.array([2, *inner, 3], np.int32) for inner in sentences]
+    asked = questions(rows, word_start, 4, mask)
+    assert len({copy.tobytes() for copy in asked.copies}) == len(asked.copies)
+    assert asked.label.tolist() == [token for inner in sentences for token in inner]
+    seen = []
+    for part in parts(asked, tokens, 0):
+        assert len(part.ids) == 1 or part.ids.size <= tokens
+        for place, answer in zip(part.wanted[part.place], part.asked, strict=True):
+            row, column = divmod(int(place), part.ids.shape[1])
+            copy = asked.copies[asked.copy[answer]]
+            assert part.ids[row, : part.lengths[row]].tolist() == copy.tolist()
+            assert column == asked.position[answer]
+            if mask is None:
+                assert copy[column + 1] == asked.label[answer]
+            else:
+                assert copy[column] == 4
+            seen.append(int(answer))
+    assert sorted(seen) == list(range(len(asked.label)))
+
+
+def test_a_sentence_scores_alike_alone_and_among_others_and_normalised_by_what_is_said(directory: str) -> None:
+    scorer = Scorer(directory)
+    among = scorer.scored(TEXTS)
+    for text, found in zip(TEXTS, among, strict=True):
+        (alone,) = scorer.scored([text])
+        assert alone.pieces == found.pieces
+        assert alone.log_probabilities == pytest.approx(found.log_probabilities, abs=1e-5)
+    total, count = among[0].score(), len(among[0].pieces)
+    assert count == 7
+    assert among[0].score("tokens") == pytest.approx(total / 7)
+    assert among[0].score("penalty") == pytest.approx(total / 2**0.8)
+    assert among[0].score() == among[4].score()
+
+
+def test_transformers_gives_the_same_scores_over_the_exported_checkpoint(directory: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from model.hub.write import write_directory
+
+    write_directory(checkpoint.load(directory), str(tmp_path / "hub"))
+    pieces = transformers.AutoTokenizer.from_pretrained(tmp_path / "hub")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "hub").eval()
+    for text, scored in zip(TEXTS, Scorer(directory).scored(TEXTS), strict=True):
+        ids = torch.tensor(pieces(text)["input_ids"])
+        places = torch.arange(1, len(ids) - 1)
+        copies = ids.repeat(len(places), 1)
+        copies[torch.arange(len(places)), places] = pieces.mask_token_id
+        with torch.inference_mode():
+            found = model(input_ids=copies).logits.log_softmax(dim=-1)[torch.arange(len(places)), places, ids[places]]
+        assert scored.log_probabilities == pytest.approx(found.numpy(), abs=1e-4)
+
+
+@given(seed=st.integers(0, 1000), noise=st.sampled_from([0.0, 0.01, 0.3]))
+def test_rounded_scores_decide_as_exact_ones_where_close_pairs_are_scored_again(seed: int, noise: float) -> None:
+    draw = np.random.default_rng(seed)
+    exact = draw.normal(0, 3, (200, 2)).round(2)
+    scores = exact + draw.uniform(-noise / 2, noise / 2, exact.shape)
+    again = settle(scores, lambda some: exact[some])
+    error = noise  # of a margin, at most
+    margins = np.abs(exact[:, 0] - exact[:, 1])
+    assert again >= (margins < 0.1 - error).sum()
+    assert correct(scores).tolist() == correct(exact).tolist()
+
+
+def test_ties_count_half() -> None:
+    assert correct(np.array([[-1.0, -2.0], [-2.0, -1.0], [-1.0, -1.0]])).tolist() == [1.0, 0.0, 0.5]
+
+
+def test_the_interval_is_that_of_resampled_pairs() -> None:
+    points = np.array([1.0] * 130 + [0.5] * 20 + [0.0] * 50)
+    draw = np.random.default_rng(3)
+    means = [points[draw.integers(0, 200, 200)].mean() for _ in range(4000)]
+    assert bootstrap(points, 1, 4000) == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.006)
+    assert bootstrap(points, 1, 100) == bootstrap(points, 1, 100)
+
+
+def jsonl(path: Path, rows: list[tuple[str, ...]] = ROWS) -> str:
+    path.write_text("".join(json.dumps(dict(zip(FIELDS, row, strict=True))) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def table(separator: str, end: str) -> Callable[[Path], str]:
+    def write(path: Path) -> str:
+        lines = [separator.join(FIELDS), *(separator.join(row) for row in ROWS)]
+        path.write_bytes(end.join([*lines, ""]).encode())
+        return str(path)
+
+    return write
+
+
+def scored(directory: str, out: Path, **values: Any) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    out.mkdir()
+    build = Build(path=str(out), inputs={"checkpoint": directory}, execution=Execution(device="cpu", threads=1), fingerprint="")
+    summary = STAGE.run(ScoreConfig.model_validate(values), build).summary
+    rows = [json.loads(line) for line in (out / "pairs.jsonl").read_text().splitlines()]
+    return summary, rows, json.loads((out / "metrics.json").read_text())
+
+
+def test_the_stage_judges_pairs_by_phenomenon(directory: str, tmp_path: Path) -> None:
+    summary, rows, metrics = scored(directory, tmp_path / "out", data=jsonl(tmp_path / "pairs.jsonl"), precision="fp32")
+    scorer = Scorer(directory)
+    for row, (good, bad, phenomenon, identity, *_) in zip(rows, ROWS, strict=True):
+        assert (row["UID"], row["pairID"]) == (phenomenon, identity)
+        assert [row["good"], row["bad"]] == pytest.approx([found.score() for found in scorer.scored([good, bad])], abs=1e-5)
+        assert row["correct"] == (0.5 if good == bad else float(row["good"] > row["bad"]))
+    agreement = (rows[0]["correct"] + rows[1]["correct"]) / 2
+    assert summary["metrics"] == {
+        "accuracy": pytest.approx((2 * agreement + 0.5) / 3),
+        "by_phenomenon": {"agreement": agreement, "island": 0.5},
+    }
+    assert metrics["metrics"]["by_field"] == {"morphology": agreement, "syntax": 0.5}
+    assert metrics["metrics"]["by_term"] == {"extraction": 0.5, "number": agreement}
+    assert summary["pairs"] == 3
+    assert summary["ties"] == 1
+    low, high = summary["interval"]["accuracy"]
+    assert low <= summary["metrics"]["accuracy"] <= high
+
+
+def test_bf16_judges_as_fp32_does(directory: str, tmp_path: Path) -> None:
+    data = jsonl(tmp_path / "pairs.jsonl")
+    exact = scored(directory, tmp_path / "fp32", data=data, precision="fp32")[1]
+    rounded = scored(directory, tmp_path / "bf16", data=data, precision="bf16")[1]
+    assert [row["good"] for row in rounded] == pytest.approx([row["good"] for row in exact], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("pairs.jsonl", jsonl),
+        ("pairs.tsv", table("\t", "\n")),
+        ("windows.tsv", table("\t", "\r\n")),
+        ("pairs.csv", table(",", "\r\n")),
+    ],
+)
+def test_pairs_come_in_any_table(name: str, write: Callable[[Path], str], tmp_path: Path) -> None:
+    found = read_minimal_pairs(write(tmp_path / name))
+    assert [(pair.good, pair.bad, pair.phenomenon, pair.id) for pair in found] == [row[:4] for row in ROWS]
+    assert found[2].groups == {"term": "extraction", "field": "syntax"}
+    assert [pair.id for pair in read_minimal_pairs(str(tmp_path), limit=1)] == ["0", "0"]
+
+
+def test_columns_of_other_names_and_files_that_name_no_phenomenon(tmp_path: Path) -> None:
+    (tmp_path / "gaps.tsv").write_text("right\twrong\na cat\ta cats\nthe dog\tdog the\n")
+    found = read_minimal_pairs(str(tmp_path), {"good": "right", "bad": "wrong"})
+    assert [(pair.good, pair.bad, pair.phenomenon, pair.id) for pair in found] == [
+        ("a cat", "a cats", "gaps", "2"),
+        ("the dog", "dog the", "gaps", "3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"", r"pairs.jsonl is empty"),
+        (b'{"sentence_good": "a", "sentence_bad"', r"pairs.jsonl, line 1"),
+        (b'{"sentence_good": "a", "bad": "b"}\n', r"no column 'sentence_bad'"),
+        (b'{"sentence_good": "a", "sentence_bad": " "}\n', r"line 1: the sentence_bad is empty"),
+        (b'{"sentence_good": "a\\u0000", "sentence_bad": "b"}\n', r"line 1: .*NUL"),
+        (b'{"sentence_good": "a", "sentence_bad": ["b"]}\n', r"line 1: the sentence_bad is a list"),
+        (b'{"sentence_good": "a\xff", "sentence_bad": "b"}\n', r"line 1.*UTF-8"),
+        (
+            2 * b'{"sentence_good": "a", "sentence_bad": "b", "UID": "x", "pairID": "7"}\n',
+            r"line 2: x has a pair '7' already .*line 1",
+        ),
+        (
+            b'{"sentence_good": "a", "sentence_bad": "%s"}\n' % (b"cat " * 40),
+            r"line 1: the text 'cat cat .* has 42 pieces, the model reads 32",
+        ),
+    ],
+)
+def test_bad_pairs_are_told_with_file_and_line(content: bytes, fault: str, directory: str, tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=fault):
+        scored(directory, tmp_path / "out", data=str(tmp_path / "pairs.jsonl"))
+
+
+def test_what_cannot_be_scored(directory: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="score needs minimal pairs"):
+        scored(directory, tmp_path / "out")
+    with pytest.raises(UsageError, match="no masked_lm or lm head"):
+        Scorer(write_classifier(tmp_path / "classifier", tmp_path / "scratch"))
+    with pytest.raises(DataError, match="holds no minimal pairs"):
+        (tmp_path / "empty").mkdir()
+        read_minimal_pairs(str(tmp_path / "empty"))
+    with pytest.raises(DataError, match="does not exist"):
+        read_minimal_pairs(str(tmp_path / "none"))
+    with pytest.raises(DataError, match="has no words in it"):
+        Scorer(directory).scored(["\u00ad"])
+
+
+def test_all_of_blimp_is_read(shared_data: Path) -> None:
+    found = read_minimal_pairs(str(shared_data / "tasks" / "blimp"))
+    assert len(found) == 67_000
+    assert len({pair.phenomenon for pair in found}) == 67
+    assert len({pair.groups["field"] for pair in found}) == 4

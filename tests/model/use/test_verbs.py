@@ -1,0 +1,204 @@
+"""Verbs read what they are asked as a stream, answer as they go, and say which line is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main
+from model.use import requests
+from model.use.requests import LONGEST, Request
+from model.use.serve import GROUP, Verb, serve
+from model.use.verb_config import VerbConfig
+from pipeline.core.errors import DataError, UsageError
+from pipeline.core.execution import Execution
+from pipeline.core.reporting import Reporter
+from pipeline.core.stage import Build
+from tests.program import ENTRY
+from tests.tiny_models import write_checkpoint
+
+
+class Shouting(Verb[str]):
+    """Gives texts back in capitals; remembers how many it got at once."""
+
+    def __init__(self) -> None:
+        self.groups: list[int] = []
+
+    def read(self, request: Request) -> str:
+        return request.text("text") + (request.optional("tail") or "")
+
+    def answer(self, group: Sequence[str]) -> Sequence[dict[str, Any]]:
+        self.groups.append(len(group))
+        return [{"loud": text.upper()} for text in group]
+
+
+class Listener(Reporter):
+    """Keeps what was answered."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+
+    def records(self, values: Any) -> None:
+        self.found += values
+
+
+def answered(listener: Listener, verb: Verb[Any] | None = None, **asked: Any) -> dict[str, Any]:
+    build = Build(path="", inputs={}, execution=Execution(), fingerprint="", report=listener)
+    return serve(verb or Shouting(), VerbConfig(**asked), "text", build).summary
+
+
+def told(path: Path, **asked: Any) -> list[dict[str, Any]]:
+    listener = Listener()
+    assert answered(listener, file=str(path), **asked) == {"answered": len(listener.found)}
+    return listener.found
+
+
+def test_a_line_is_a_text_whatever_its_end_and_blank_ones_only_count(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\n\r\n \ntwo\twords  \nlast")
+    assert told(path) == [{"index": 0, "loud": "ONE"}, {"index": 3, "loud": "TWO\tWORDS  "}, {"index": 4, "loud": "LAST"}]
+
+
+def test_a_jsonl_line_is_the_fields_and_its_id_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"text": "a", "id": 7, "more": [1]}\n{"text": "b", "tail": "!"}\n')
+    found = told(path, jsonl=True, common={"tail": "?"})
+    assert found == [{"index": 0, "id": 7, "loud": "A?"}, {"index": 1, "loud": "B!"}]
+
+
+@pytest.mark.parametrize(
+    ("line", "jsonl", "fault"),
+    [
+        (b"a\xff", False, "is no UTF-8 (byte 0xff)"),
+        (b"a\0b", False, "has a NUL character in 'text'"),
+        (b'{"txt": "a"}', True, "has no 'text' (it has txt)"),
+        (b'{"text": 3}', True, "has a 'text' that is no text (3)"),
+        (rb'{"text": "\ud800"}', True, "has half a character in 'text'"),
+        (b'{"text": "a"', True, "is no JSON"),
+        (b'["a"]', True, "holds no JSON object"),
+        (b"a" * (LONGEST + (1 << 17)), False, "is longer than"),
+    ],
+)
+def test_a_bad_line_is_told_with_its_number_and_what_came_before_it_is_answered(
+    tmp_path: Path, line: bytes, jsonl: bool, fault: str
+) -> None:
+    path, listener = tmp_path / "texts", Listener()
+    path.write_bytes(b'{"text": "good"}\n\n' + line + b"\nnever read")
+    with pytest.raises(DataError) as caught:
+        answered(listener, file=str(path), called="my texts", jsonl=jsonl)
+    assert str(caught.value).startswith("my texts, line 3 ")
+    assert fault in str(caught.value)
+    assert [found["index"] for found in listener.found] == [0]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \r\n", None])
+def test_nothing_to_answer_is_told(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "texts"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match="holds no lines" if content is not None else "does not exist"):
+        told(path)
+    with pytest.raises(DataError, match="is a directory"):
+        told(tmp_path)
+
+
+def test_what_is_wrong_with_a_typed_text_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match=r"^the text 'None' has no 'text' \(it has question\)"):
+        answered(Listener(), requests=[{"question": "?"}])
+
+
+def test_a_long_file_is_neither_held_nor_one_batch(tmp_path: Path) -> None:
+    path, verb, listener = tmp_path / "texts", Shouting(), Listener()
+    path.write_bytes(b"".join(b"%06d\n" % number for number in range(100_000)))
+    lines = requests.read(str(path), "texts", jsonl=False, common={}, first="text")
+    first = next(line for line in lines if line is not None)
+    assert (first.index, first.fields) == (0, {"text": "000000"})
+    assert answered(listener, verb, file=str(path)) == {"answered": 100_000}
+    assert verb.groups == [GROUP] * (100_000 // GROUP) + [100_000 % GROUP]
+    assert [found["loud"] for found in listener.found] == [f"{number:06}" for number in range(100_000)]
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    base = tmp_path_factory.mktemp("verbs")
+    return write_checkpoint(base / "checkpoint", base / "scratch")
+
+
+@pytest.fixture
+def running(pretrained: str) -> Iterator[subprocess.Popen[str]]:
+    """`cloze fill-mask` with its standard input and output in our hands."""
+    command = [sys.executable, "-c", ENTRY, "fill-mask", pretrained, "--top", "1"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1) as process:
+        yield process
+        process.kill()
+
+
+def test_a_pipe_is_answered_line_by_line_until_one_is_wrong(running: subprocess.Popen[str]) -> None:
+    assert running.stdin is not None
+    assert running.stdout is not None
+    assert running.stderr is not None
+    for number in range(2):
+        running.stdin.write("the [MASK] sat\n")
+        answer = json.loads(running.stdout.readline())  # before the next line is written
+        assert (answer["index"], len(answer["predictions"])) == (number, 1)
+    running.stdin.write("the [MASK] ran\nno mask\nthe [MASK]\n")
+    running.stdin.close()
+    assert [json.loads(line)["index"] for line in running.stdout] == [2]
+    assert running.wait(60) == 3
+    assert running.stderr.read().startswith("cloze: standard input, line 4: the text 'no mask' has no [MASK]")
+
+
+def test_an_interrupted_verb_ends_quietly(running: subprocess.Popen[str]) -> None:
+    assert running.stdin is not None
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdin.write("the [MASK] sat\n")
+    assert running.stdout.readline()
+    running.send_signal(signal.SIGINT)
+    assert running.wait(30) == 1
+    assert (running.stdout.read(), running.stderr.read()) == ("", "")
+
+
+def test_json_of_what_was_typed_is_one_object(pretrained: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["a [MASK] sat on the [MASK]", "--text", "the [MASK]", "--top", "2", "--json"]
+    assert main(["fill-mask", pretrained, *arguments]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert [len(mask) for mask in json.loads(line)["predictions"]] == [2, 2, 2]
+
+
+def test_answers_go_to_a_file(
+    pretrained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the worker stands elsewhere
+    Path("in.jsonl").write_text('{"id": "x", "text": "the [MASK]"}\n')
+    assert main(["fill-mask", pretrained, "--file", "in.jsonl", "--out", "out.jsonl", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"out": "out.jsonl", "answered": 1}
+    (answer,) = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert (answer["index"], answer["id"]) == (0, "x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["a [MASK]", "--file", "texts"], "exclude each other"),
+        (["a [MASK]", "-"], "give it alone"),
+        (["--file", "texts", "--out", "./texts"], "is the file that is read"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("texts").write_text("a [MASK]\n")
+    assert main(["fill-mask", "/nowhere", *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+    assert os.path.getsize("texts") == 9
