@@ -34,6 +34,7 @@ COMMANDS: dict[str, str] = {
     "dataset": "flows.commands.dataset:dataset",
     "pretrain": "flows.commands.pretrain:pretrain",
     "resume": "flows.commands.resume:resume",
+    "merge": "flows.commands.merge:merge",
     "finetune": "flows.commands.finetune:finetune",
     "evaluate": "flows.commands.evaluate:evaluate",
     "export": "flows.commands.export:export",

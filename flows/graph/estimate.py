@@ -102,6 +102,8 @@ def _last(step: Step) -> Estimate:
 
 
 def _seconds(step: Step, cost: Cost, costs: Costs, before: Facts | None, measured: Measured) -> tuple[float, Basis]:
+    if cost.seconds is not None:
+        return cost.seconds, "measured"
     own = None if before is None else costs.afterwards(before)
     if before is not None and own is not None and own.kind == cost.kind:
         known: tuple[Pace, float] | None = (own, max(0.0, float(before["seconds"]) - own.seconds))

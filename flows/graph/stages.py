@@ -23,6 +23,7 @@ TABLE: dict[str, str] = {
     "vocab": "pipeline.vocab.stage:STAGE",
     "dataset": "pipeline.dataset.stage:STAGE",
     "pretrain": "model.train.stage:STAGE",
+    "merge": "model.use.merge_stage:STAGE",
     "finetune": "model.tasks.finetune.stage:STAGE",
     "evaluate": "model.tasks.evaluate.stage:STAGE",
     "perplexity": "model.use.perplexity:STAGE",

@@ -12,6 +12,7 @@ from model.tasks.predict import predict
 from model.tasks.split import Split
 from model.tasks.task import Figures
 from model.train.distributed import World
+from model.train.pace import Moment
 
 BUDGET = 0.05  # the share of the training time that scores on the way may take
 FORWARD = 1 / 3  # what a sample costs that is only predicted, of one that is trained on
@@ -34,10 +35,13 @@ class DevScore:
         self._every = epoch * (1 if len(dev.samples) <= FEW else max(1, math.ceil(share / BUDGET)))
         self._newest: tuple[int, Any] | None = None
 
-    def due(self, step: int) -> bool:
+    def due(self, step: int, moment: Moment) -> bool:
         return step % self._every == 0
 
-    def __call__(self, step: int, stop_asked: Callable[[], bool]) -> Figures:
+    def __call__(self, step: int, moment: Moment, stop_asked: Callable[[], bool]) -> Figures:
+        return self._score(step, stop_asked)
+
+    def _score(self, step: int, stop_asked: Callable[[], bool]) -> Figures:
         task, dev = self._objective.task, self._dev
         answers = predict(self._objective, dev.samples, self._world, stop_asked)
         found = task.decode(answers, dev.examples, plain(dev.samples))
@@ -47,6 +51,6 @@ class DevScore:
     def predictions(self, step: int) -> Any:
         """The predictions of the network after step `step`, the last one that was done. Every rank calls it."""
         if self._newest is None or self._newest[0] != step:  # a training that was resumed had nothing left to do
-            self(step, lambda: False)
+            self._score(step, lambda: False)
         assert self._newest is not None
         return self._newest[1]

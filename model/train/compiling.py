@@ -25,6 +25,14 @@ PAYS = 2.0  # times the seconds that compiling takes must be won back
 SAMPLE = 2048  # rows that the share of padding is read from
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a rank will do: so many positions will have run through the layers by the end; or it has so many seconds."""
+
+    positions: float = 0.0
+    seconds: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Whether to compile, and why not where that was left open and is not obvious."""
@@ -37,7 +45,7 @@ def decide(
     wanted: bool | None,
     recorded: bool | None,
     model: ModelConfig,
-    tokens: float,
+    work: Work,
     train: Shards,
     device: torch.device,
     precision: Precision,
@@ -49,7 +57,7 @@ def decide(
         wanted: what the user said; None: nothing.
         recorded: by the checkpoint that training goes on from; None: there is none.
         model: what is trained.
-        tokens: positions that this rank will have run through the layers by the end.
+        work: how much there is to do.
         train: the dataset's rows.
         zero: the ZeRO stage.
 
@@ -75,7 +83,9 @@ def decide(
         return Decision(False, "there is no C++ compiler")
     if full(train) < WORTH:
         return Decision(False)  # leaving padding out gains more, and compiled models keep it
-    seconds = 6.0 * computed_weights(model) * tokens / (SPEED[precision] * torch.get_num_threads())
+    seconds = work.seconds
+    if seconds is None:
+        seconds = 6.0 * computed_weights(model) * work.positions / (SPEED[precision] * torch.get_num_threads())
     return Decision(seconds * GAIN[precision] > PAYS * compiling_seconds(model))
 
 

@@ -9,15 +9,19 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from model.families.config import ModelConfig
 from model.families.presets import model_config
+from model.train.batches import Batches
 from model.train.optimizers import OPTIMIZERS
-from model.train.schedules import SCHEDULES
+from model.train.schedules import SCHEDULES, Schedule, schedule_kind
 from pipeline.core.config import StageConfig, Watching
 from pipeline.core.errors import did_you_mean
+from pipeline.core.humanize import seconds_of
 
 VERSION = 3
 
 BASE_LEARNING_RATE, BASE_HIDDEN_SIZE = 1e-4, 768  # BERT-base: Devlin et al., 2019, appendix A.2
 LONGEST_WARMUP, WARMUP_SHARE = 10_000, 10  # 10,000 steps there; at most a tenth of a shorter run
+STEPS = 1_000_000  # of BERT
+DECAY_SHARE, POWER = 0.2, 1.0
 
 
 class PretrainConfig(StageConfig):
@@ -28,11 +32,29 @@ class PretrainConfig(StageConfig):
     model: SerializeAsAny[ModelConfig] | None = None
     """A preset's name, or a section of model values (preset: NAME starts from one); without it the checkpoint's, or BERT-base."""
 
-    steps: int = Field(default=1_000_000, ge=1)
-    """Optimizer steps of this phase; their numbers go on from those of the training that it continues."""
+    steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps of this phase; their numbers go on from those of the training that it continues. 1,000,000 where neither steps nor
+    tokens nor a budget is given."""
+
+    tokens: int | None = Field(default=None, ge=1)
+    """Instead of steps: how many real tokens (no padding) it trains on; the step that reaches them is the last."""
+
+    budget: str | None = None
+    """Instead of steps: how long it takes, as 90s, 10m or 1h30m, with reading, compiling, measuring and saving: as many steps as fit,
+    under one learning-rate schedule by the share of the time."""
 
     global_batch: int = Field(default=256, ge=1)
     """Sequences a step, over all processes and micro-batches."""
+
+    initial_batch: int | None = Field(default=None, ge=1)
+    """Sequences of the first step, where the batch grows: global_batch is a multiple of it."""
+
+    ramp_steps: int | None = Field(default=None, ge=1)
+    """Steps of this phase over which the batch grows from initial_batch to global_batch, in equal levels."""
+
+    final_mask_rate: float | None = Field(default=None, gt=0, lt=1)
+    """The share of tokens that are predicted at the end, falling in a straight line from the dataset's mask_rate; without it that of the
+    dataset throughout."""
 
     objectives: tuple[str, ...] | None = None
     """What is learned, such as mlm and nsp; without it, what the model family learns from this dataset."""
@@ -46,8 +68,20 @@ class PretrainConfig(StageConfig):
     warmup_steps: int | None = Field(default=None, ge=0)
     """Steps of linear rise from 0, at the beginning of the schedule; without it 10,000, at most a tenth of the schedule's steps."""
 
+    warmup_share: float | None = Field(default=None, ge=0, le=1)
+    """The same as a share of the schedule, and the only way to say it of tokens or a budget, where it is .1 if nothing is said."""
+
     schedule: str = "linear"
     """How the learning rate falls after the warm-up: a name in the table of schedules."""
+
+    decay_share: float | None = Field(default=None, gt=0, le=1)
+    """The share of the schedule that wsd's fall takes at its end; without it .2."""
+
+    power: float | None = Field(default=None, gt=0)
+    """The exponent of the polynomial schedule; without it 1."""
+
+    final_rate: float = Field(default=0.0, ge=0, le=1)
+    """The share of the peak that the learning rate falls to, instead of 0."""
 
     schedule_steps: int | None = Field(default=None, ge=1)
     """Steps that the schedule spans, counted from the beginning of the first phase; without it the schedule is this phase's own."""
@@ -120,14 +154,91 @@ class PretrainConfig(StageConfig):
             raise ValueError("both betas must be at least 0 and less than 1")
         return value
 
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _a_duration(cls, value: Any) -> str | None:
+        if value is None:
+            return None
+        text = f"{value}s" if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+        if not isinstance(text, str) or not seconds_of(text):
+            raise ValueError("no such length of time; write it as 90s, 10m or 1h30m")
+        return text
+
+    @model_validator(mode="after")
+    def _one_length(self) -> PretrainConfig:
+        given = [name for name in ("steps", "tokens", "budget") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: each says how long to train; give one of them")
+        if self.last_step is None:
+            for name, remedy in (
+                ("schedule_steps", "leave it out"),
+                ("warmup_steps", "use warmup_share"),
+                ("final_mask_rate", "leave it out, or give steps"),
+            ):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} goes by steps, and {given[0]} says how long to train; {remedy}")
+        if self.warmup_steps is not None and self.warmup_share is not None:
+            raise ValueError("warmup_steps and warmup_share exclude each other; give one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_reads_them(self) -> PretrainConfig:
+        kind = schedule_kind(self.schedule)
+        for name, option in (("decay_share", "decay"), ("power", "power")):
+            if getattr(self, name) is not None and option not in kind.options:
+                found = [other for other in SCHEDULES if option in schedule_kind(other).options]
+                raise ValueError(f"{name} is not for schedule {self.schedule}; leave it out, or use {' or '.join(found)}")
+        if kind.needs_warmup and 0 in (self.warmup_steps, self.warmup_share):
+            raise ValueError(
+                f"schedule {self.schedule} begins to fall where the warm-up ends, and there is none; warm up for some steps"
+            )
+        share = self.decay_share or DECAY_SHARE
+        if "decay" in kind.options and (self.warmup_share or 0.0) + share > 1:
+            raise ValueError(
+                f"warmup_share ({self.warmup_share}) and decay_share ({share}) are more than the whole; lower one of them"
+            )
+        return self
+
     @model_validator(mode="after")
     def _schedule_ends(self) -> PretrainConfig:
-        name, spanned = ("steps", self.steps) if self.schedule_steps is None else ("schedule_steps", self.schedule_steps)
-        if spanned < self.steps:
-            raise ValueError(f"schedule_steps ({spanned}) is less than steps ({self.steps}); use {self.steps} or more")
+        steps = self.last_step
+        if steps is None:
+            return self
+        name, spanned = ("steps", steps) if self.schedule_steps is None else ("schedule_steps", self.schedule_steps)
+        if spanned < steps:
+            raise ValueError(f"schedule_steps ({spanned}) is less than steps ({steps}); use {steps} or more")
         if self.warmup_steps is not None and self.warmup_steps > spanned:
             raise ValueError(f"warmup_steps ({self.warmup_steps}) is more than {name} ({spanned}); warm up for fewer steps")
         return self
+
+    @model_validator(mode="after")
+    def _batch_grows(self) -> PretrainConfig:
+        first, steps = self.initial_batch, self.ramp_steps
+        if (first is None) != (steps is None):
+            lacking = "ramp_steps" if steps is None else "initial_batch"
+            raise ValueError(f"a batch that grows needs initial_batch and ramp_steps; give {lacking}, too, or leave both out")
+        if first is not None and (first >= self.global_batch or self.global_batch % first):
+            raise ValueError(
+                f"global_batch ({self.global_batch}) is no multiple of initial_batch ({first}) that is more; use such a number"
+            )
+        if steps is not None and self.last_step is not None and steps > self.last_step:
+            raise ValueError(f"ramp_steps ({steps}) is more than steps ({self.last_step}); let the batch grow in fewer")
+        return self
+
+    @property
+    def last_step(self) -> int | None:
+        """The steps of this phase, where they are known before it is trained."""
+        return STEPS if self.steps is None and self.tokens is None and self.budget is None else self.steps
+
+    @property
+    def batches(self) -> Batches:
+        """How many sequences each step of this phase has."""
+        return Batches(self.global_batch, self.initial_batch or 0, self.ramp_steps or 0)
+
+    @property
+    def seconds(self) -> float | None:
+        """The budget."""
+        return None if self.budget is None else seconds_of(self.budget)
 
     @classmethod
     def expand(cls, field: str, value: Any) -> Mapping[str, Any] | None:
@@ -144,13 +255,30 @@ class PretrainConfig(StageConfig):
         width = BASE_HIDDEN_SIZE if self.model is None else self.model.hidden_size
         return max(BASE_LEARNING_RATE, BASE_LEARNING_RATE * BASE_HIDDEN_SIZE / width)
 
-    @property
-    def warmup(self) -> int:
-        """Steps of linear rise."""
-        spanned = self.schedule_steps or self.steps
-        return min(LONGEST_WARMUP, spanned // WARMUP_SHARE) if self.warmup_steps is None else self.warmup_steps
+    def course(self, whole: float) -> Schedule:
+        """The learning rate's course, over `whole` steps, tokens or billionths of the time."""
+        kind = schedule_kind(self.schedule)
+        if self.warmup_steps is not None:
+            warmup = float(self.warmup_steps)
+        elif self.warmup_share is not None:
+            warmup = self.warmup_share * whole
+        elif not kind.rises:
+            warmup = 0.0
+        else:
+            warmup = whole // WARMUP_SHARE
+            if self.last_step is not None:
+                warmup = min(LONGEST_WARMUP, warmup)
+        return Schedule(
+            name=self.schedule,
+            warmup=warmup,
+            decay=self.decay_share or DECAY_SHARE,
+            power=self.power or POWER,
+            final=self.final_rate,
+        )
 
     @property
-    def lines_every(self) -> int:
-        """Steps between log lines."""
-        return self.log_every or min(100, max(self.steps // 100, 1))
+    def lines_every(self) -> int | None:
+        """Steps between log lines; None: where a hundredth of the course is done."""
+        if self.log_every is not None or self.last_step is None:
+            return self.log_every
+        return min(100, max(self.last_step // 100, 1))

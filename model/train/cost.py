@@ -76,22 +76,29 @@ def ahead(
     length = int(data.get("length") or 128)
     mean = float(data.get("mean_length") or FULL * length)
     model = sized(config.model, inputs, int(data.get("vocab_size") or USUAL_VOCABULARY))
-    tokens = config.steps * config.global_batch * mean
-    kept = execution.keep_checkpoints + len(config.milestones)
-    kept += config.steps // config.milestone_every if config.milestone_every else 0
     weights = int(_source(inputs).get("parameters") or 0) if model is None else arithmetic.approximate_parameters(model)
     work = 6.0 * weights if model is None else arithmetic.operations_per_token(model, mean)
     taught = inputs.get("teacher")
     if taught is not None:  # forward alone
         work += 2.0 * float(taught.get("parameters") or weights)
     work += BESIDE[device]
-    memory = (0, 0) if model is None else training_memory(model, length, config.global_batch, execution, device, computer)
     cuda = device == "cuda"
+    speed, width = SPEED[device] * (1 if cuda else computer.cpus), execution.processes * execution.nodes if cuda else 1
+    if config.seconds is not None:
+        tokens = max(0.0, config.seconds - START[device]) * speed * width / work
+    else:
+        tokens = float(config.tokens or 0) if config.last_step is None else config.batches.before(config.last_step) * mean
+    steps = round(tokens / (config.global_batch * mean))
+    kept = (
+        execution.keep_checkpoints + len(config.milestones) + (steps // config.milestone_every if config.milestone_every else 0)
+    )
+    memory = (0, 0) if model is None else training_memory(model, length, config.global_batch, execution, device, computer)
     return Cost(
         amount=work * tokens,
-        speed=SPEED[device] * (1 if cuda else computer.cpus),
+        speed=speed,
         start=START[device],
-        width=execution.processes * execution.nodes if cuda else 1,  # on a CPU the processes share the cores
+        seconds=config.seconds,
+        width=width,  # on a CPU the processes share the cores
         kind=device,
         size=float(weights or 1),
         disk_bytes=arithmetic.BYTES_A_WEIGHT * weights * (kept + 1),
@@ -115,10 +122,6 @@ def afterwards(facts: Facts) -> Pace | None:
     speed, tokens = facts.get("tokens_per_second"), float(facts["tokens"])
     kind, weights = str(facts.get("device") or "cpu"), float(facts["parameters"])
     config: Mapping[str, Any] = facts["config"]
-    own = config.get("steps", 0) / max(
-        1, int(facts.get("steps") or 1)
-    )  # of a phase, the tokens of those before it are told too
-    tokens *= min(1.0, own)
     if not tokens:
         return None
     work = 6.0 * weights

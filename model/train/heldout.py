@@ -7,6 +7,7 @@ scored, and how often, follows from the config alone, so that it takes at most a
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,8 +21,10 @@ from model.data.layouts import Kind
 from model.data.prefetch import prefetched
 from model.data.sampler import share
 from model.data.shards import Shards
+from model.train.batches import Batches
 from model.train.distributed import World
 from model.train.interfaces import Interrupted
+from model.train.pace import Moment
 from model.train.scoring import Scoring
 
 COUNT_ROWS = 4096  # rows that are read at once to count targets
@@ -49,8 +52,8 @@ class Looks:
     last: int
 
     @classmethod
-    def within(cls, steps: int, global_batch: int, wanted: int, every: int | None) -> Looks:
-        """What costs at most `SHARE` of training on `steps * global_batch` rows.
+    def within(cls, steps: int, trained: int, wanted: int, every: int | None) -> Looks:
+        """What costs at most `SHARE` of training on `trained` rows in so many steps.
 
         Half of that is for the last evaluation, the rest for those on the way: of short runs fewer, over fewer rows. An interval
         that was asked for is kept, and no evaluation is of fewer than `FEWEST_ROWS`.
@@ -59,7 +62,7 @@ class Looks:
             wanted: the most rows of an evaluation.
             every: the interval that was asked for; None: `EVALUATIONS` in all, if they can be afforded.
         """
-        room = int(SHARE / FORWARD_COST * steps * global_batch)
+        room = int(SHARE / FORWARD_COST * trained)
         least = min(wanted, FEWEST_ROWS)
         last = min(wanted, max(least, room // 2))
         rest = max(0, room - last)
@@ -126,24 +129,53 @@ def unigram_baselines(train: HeldOut, heldout: HeldOut, vocabulary: int) -> dict
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class HeldOutMeasure:
-    """The held-out loss on the way; see `model.train.interfaces.Measure`."""
+    """The held-out loss on the way; see `model.train.interfaces.Measure`.
+
+    Attributes:
+        heldout: all rows that may be scored.
+        batches: rows of each step.
+        begun: the step that training began with.
+        steps: how many it has; None: that is not known before it ends, and follows from how far it is.
+        every: the interval that was asked for.
+        row_seconds: what a row took in the newest evaluation; None: there was none yet.
+    """
 
     scoring: Scoring
     heldout: HeldOut
     world: World
-    looks: Looks
-    steps: int
+    batches: Batches
+    begun: int
+    steps: int | None
+    every: int | None = None
+    row_seconds: float | None = None
     best: str = "heldout_loss"
     higher_is_better: bool = False
 
-    def due(self, step: int) -> bool:
-        return step == self.steps or step % self.looks.every == 0
+    def looks(self, steps: int) -> Looks:
+        """How often and how much is scored in so many steps."""
+        return Looks.within(steps, self.batches.before(steps), self.heldout.rows, self.every)
 
-    def __call__(self, step: int, stop_asked: Callable[[], bool]) -> dict[str, float]:
-        rows = self.looks.last if step == self.steps else self.looks.rows
-        return evaluate(self.scoring, replace(self.heldout, rows=rows), self.world, stop_asked)
+    def due(self, step: int, moment: Moment) -> bool:
+        if self.steps is None and self.every is None:
+            return moment.ends(EVALUATIONS)
+        return step % (self.every or self.looks(self.steps or 1).every) == 0
+
+    def __call__(self, step: int, moment: Moment, stop_asked: Callable[[], bool]) -> dict[str, float]:
+        rows, began = self.rows(step, moment), time.perf_counter()
+        found = evaluate(self.scoring, replace(self.heldout, rows=rows), self.world, stop_asked)
+        self.row_seconds = (time.perf_counter() - began) / max(1, rows)
+        return found
+
+    def rows(self, step: int, moment: Moment) -> int:
+        """How many are scored after `step` steps, the last of them at that moment."""
+        looks = self.looks(self.steps or round((step - self.begun) / moment.share))
+        return looks.last if moment.last else looks.rows
+
+    def closing(self, step_seconds: float) -> float:
+        """What the last evaluation will take at most, in seconds, where a step takes so many."""
+        return self.heldout.rows * (self.row_seconds or FORWARD_COST * step_seconds / self.batches.last)
 
 
 @torch.no_grad()

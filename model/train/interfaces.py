@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from model.data.batch import Batch
 from model.families.config import ModelConfig
 from model.train.engines import EngineChoice
+from model.train.pace import Moment, Pace
 from model.train.precision import Precision
-from model.train.schedules import factor
+from model.train.schedules import Schedule
 from pipeline.dataset.schema import DatasetInfo
 
 
@@ -180,12 +181,12 @@ class Measure(Protocol):
         """Whether its greatest value is the best."""
         ...
 
-    def due(self, step: int) -> bool:
-        """Whether to measure after `step` steps. The last step always is."""
+    def due(self, step: int, moment: Moment) -> bool:
+        """Whether to measure after `step` steps, the last of them at that moment. The last step always is."""
         ...
 
-    def __call__(self, step: int, stop_asked: Callable[[], bool]) -> dict[str, float]:
-        """The figures after `step` steps, by name; every rank calls it, and all get the same.
+    def __call__(self, step: int, moment: Moment, stop_asked: Callable[[], bool]) -> dict[str, float]:
+        """The figures after `step` steps, the last of them at that moment, by name; every rank calls it, and all get the same.
 
         `Trained` is in training mode before and after.
 
@@ -216,13 +217,11 @@ class Recipe:
     """How hard and how long.
 
     Attributes:
-        steps: optimizer steps, those of earlier phases included: the number of the last one.
+        pace: how long it trains, and what its learning rate follows.
         learning_rate: the peak.
         rate: parameter's name -> what its learning rate is multiplied with (layer-wise decay, a head's own rate).
         optimizer: a name in `model.train.optimizers.OPTIMIZERS`.
-        schedule: after the warm-up; a name in `model.train.schedules.SCHEDULES`.
-        span: the first step of the schedule (from 0), and how many it takes; None: all steps.
-        warmup: of these, steps of linear rise.
+        schedule: the learning rate's course.
         weight_decay: decoupled, on matrices alone: not on biases and norms.
         clip: the gradient's greatest norm; 0: no clipping.
         seed: of dropout.
@@ -230,25 +229,22 @@ class Recipe:
         max_skipped: steps in a row that may be skipped for a gradient that is not finite.
     """
 
-    steps: int
+    pace: Pace
     learning_rate: float
-    warmup: int
+    schedule: Schedule
     seed: int
     precision: Precision
     rate: Callable[[str], float] = everywhere
     optimizer: str = "adamw"
-    schedule: str = "linear"
-    span: tuple[int, int] | None = None
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     weight_decay: float = 0.01
     clip: float = 1.0
     max_skipped: int = 10
 
-    def learning_rate_at(self, step: int) -> float:
-        """That of step `step` (from 0)."""
-        first, steps = self.span or (0, self.steps)
-        return self.learning_rate * factor(self.schedule, step - first, steps, self.warmup)
+    def learning_rate_at(self, moment: Moment) -> float:
+        """That of the step at that moment."""
+        return self.learning_rate * self.schedule.factor(moment.done, moment.whole, moment.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +260,7 @@ class Training:
         accumulation: the most micro-batches a step.
         compiled: whether `trained` runs compiled; recorded, and the same after resuming.
         expected_first_loss: what untrained weights should give, nats; None: nothing can be said.
-        log_every: steps between log lines; the first, the last and the measured steps always get one.
+        log_every: steps between log lines, None: a hundredth of the course; the first, the last and the measured steps always get one.
         patience: it ends after so many measurements in a row without a better one than the best; None: at the last step.
         keep_best: whether the checkpoint of the best measured step is saved and kept to the end.
         begun: where it begins; the source begins there too.
@@ -285,7 +281,7 @@ class Training:
     accumulation: int
     compiled: bool = False
     expected_first_loss: float | None = None
-    log_every: int = 1
+    log_every: int | None = 1
     patience: int | None = None
     keep_best: bool = False
     begun: Position = START

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from model.train.distributed import StopRequest, World
 from model.train.engines.create import create
 from model.train.interfaces import Interrupted, Milestones, Training
 from model.train.metrics import METRICS, SKIPPED, Lines, Window
+from model.train.pace import Moment
 from model.train.steps import Agreed, Asks, Prepared, agree, prepare
 from pipeline.core import artifact, checkpoints, random_keys, storage
 from pipeline.core.errors import ClozeError, Stopped
@@ -33,6 +34,8 @@ from pipeline.core.stage import Build
 _DROPOUT = 3  # random stream, beside the sampler's and the weights'
 REPORT_SECONDS = 1.0
 FIRST_LOSS_TOLERANCE = 0.1  # of the expected first loss
+LINES = 100  # log lines of a training that does not know its number of steps
+MOMENT = "moment"
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +120,7 @@ class _Loop:
         self._saved: int | None = None  # the step of the newest checkpoint
         self._save_from = time.monotonic() + 60.0 * self.execution.checkpoint_minutes
         self._reported = 0.0
+        self._last: int | None = self.recipe.pace.steps  # the number of the last step, from 1, as soon as it is known
         if resumed is not None:
             training.trained.model.load_state_dict(resumed.weights)
         self.engine = create(
@@ -172,13 +176,16 @@ class _Loop:
     def run(self) -> Finished:
         """Train to the end; see `train` above."""
         progress, training = self.progress, self.training
+        if self._last is None and self.world.first_decides(lambda: int(self.recipe.pace.over(progress.step, progress.tokens))):
+            self._last = progress.step
         if progress.pending is not None:
             unfinished, progress.pending = progress.pending, None
-            self._finish_line(unfinished)
+            moment = unfinished.pop(MOMENT, None)
+            self._finish_line(unfinished, self._course(progress.step) if moment is None else Moment(**moment))
         if not self._over():
             self._steps()
-        if progress.step < self.recipe.steps:
-            self._note(f"stopped early after step {progress.step} of {self.recipe.steps}: the best is {progress.best}")
+        if self._last is not None and progress.step < self._last:
+            self._note(f"stopped early after step {progress.step} of {self._last}: the best is {progress.best}")
         self._save()
         if self.world.first:
             state.tidy(training.path, self._kept())
@@ -195,7 +202,8 @@ class _Loop:
 
     def _steps(self) -> None:
         """Step by step to the last one, or until patience ends."""
-        progress, asks = self.progress, Asks(stop=lambda: self.stop.asked, save=self._save_due, over=self._over)
+        progress, pace = self.progress, self.recipe.pace
+        asks = Asks(stop=lambda: self.stop.asked, save=self._save_due, tell=pace.tell, over=self._over)
         with Prefetch(prepare(self.training, self.world, progress.step)) as prepared:
             ready = self.clock.waited_for(prepared)
             self.clock.begin()
@@ -204,19 +212,31 @@ class _Loop:
                     self._stop()
                 if agreed.save:
                     self._save()
-                line = self._step(work, agreed)
+                moment = pace.moment(progress.step, progress.tokens, agreed.tokens, agreed.told)
+                if moment.last:
+                    self._last = progress.step + 1
+                line = self._step(work, agreed, moment)
                 self.clock.step(agreed.tokens)
                 if line is not None:
-                    self._finish_line({**line, **self.clock.line()})
+                    self._finish_line({**line, **self.clock.line()}, moment)
                 if self._keeps(progress.step) or self._improved():
                     self._save()
 
     def _over(self) -> bool:
-        """Whether patience has ended. It follows from the steps and the best one alone, so a training that is resumed ends alike."""
+        """Whether the last step is done, or patience has ended: that follows from the steps and the best one alone, so a training that
+        is resumed ends alike.
+        """
+        if self._last is not None and self.progress.step >= self._last:
+            return True
         patience, best = self.training.patience, self.progress.best
         if patience is None or best is None:
             return False
-        return sum(map(self._measures, range(int(best["step"]) + 1, self.progress.step + 1))) >= patience
+        since = range(int(best["step"]) + 1, self.progress.step + 1)
+        return sum(self._measures(step, self._course(step)) for step in since) >= patience
+
+    def _course(self, step: int) -> Moment:
+        """The moment of step `step` (from 1), of a training that is counted in steps."""
+        return self.recipe.pace.moment(step - 1, 0, 0, (0, 0))
 
     def _improved(self) -> bool:
         """Whether this step is the best so far and must be kept."""
@@ -228,7 +248,7 @@ class _Loop:
         kept, best = self.training.milestones, self.progress.best
         return replace(kept, steps=kept.steps | {int(best["step"])}) if self.training.keep_best and best else kept
 
-    def _step(self, work: Prepared, agreed: Agreed) -> dict[str, Any] | None:
+    def _step(self, work: Prepared, agreed: Agreed, moment: Moment) -> dict[str, Any] | None:
         """One step; returns the beginning of its log line if it gets one."""
         recipe, progress, device = self.recipe, self.progress, self.world.device
         step = progress.step  # from 0
@@ -237,11 +257,11 @@ class _Loop:
         for number, item in enumerate(work.micro_batches):
             torch.manual_seed(int(random_keys.derive(recipe.seed, _DROPOUT, step, item.first)))
             figures += self.engine.backward(move(item.batch, device), counts, last=number + 1 == len(work.micro_batches))
-        rate = recipe.learning_rate_at(step)
+        rate = recipe.learning_rate_at(moment)
         norm = self.engine.step(rate)
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens
         self._unread.append(_Unread(step + 1, norm, figures, counts))
-        logs = self._logs(progress.step)
+        logs = self._logs(progress.step, moment)
         self._read(keep=0 if logs or norm.device.type == "cpu" else 1)
         if not logs:
             if time.monotonic() - self._reported > REPORT_SECONDS:
@@ -259,23 +279,21 @@ class _Loop:
             self._check_first_loss(line.get("loss"))
         return line
 
-    def _logs(self, step: int) -> bool:
+    def _logs(self, step: int, moment: Moment) -> bool:
         """Whether step `step` (from 1) gets a log line: the first, the last and the measured ones always do."""
-        return (
-            step in (self.training.begun.step + 1, self.recipe.steps)
-            or step % self.training.log_every == 0
-            or self._measures(step)
-        )
+        every = self.training.log_every
+        due = moment.ends(LINES) if every is None else step % every == 0
+        return due or moment.last or step == self.training.begun.step + 1 or self._measures(step, moment)
 
     def _keeps(self, step: int) -> bool:
         """Whether step `step` (from 1) gets a checkpoint, by the number of steps; the last one always does."""
         every = self.execution.checkpoint_every
-        return step < self.recipe.steps and (step in self.training.milestones or bool(every and step % every == 0))
+        return step != self._last and (step in self.training.milestones or bool(every and step % every == 0))
 
-    def _measures(self, step: int) -> bool:
+    def _measures(self, step: int, moment: Moment) -> bool:
         measure = self.training.measure
-        wanted = step == self.recipe.steps or step in self.training.milestones  # a checkpoint that is kept has its figures
-        return measure is not None and (wanted or measure.due(step))
+        wanted = moment.last or step in self.training.milestones  # a checkpoint that is kept has its figures
+        return measure is not None and (wanted or measure.due(step, moment))
 
     def _read(self, keep: int) -> None:
         """Read the norms of all steps but the last `keep`: a GPU is asked of a step while it already runs the next."""
@@ -313,15 +331,15 @@ class _Loop:
                 "warning",
             )
 
-    def _finish_line(self, line: dict[str, Any]) -> None:
+    def _finish_line(self, line: dict[str, Any], moment: Moment) -> None:
         """Add the measurement if it is due, write the line, report it."""
         measure, progress = self.training.measure, self.progress
-        if measure is not None and self._measures(progress.step):
+        if measure is not None and self._measures(progress.step, moment):
             try:
                 with self.clock.aside("measuring"):
-                    line |= measure(progress.step, lambda: self.stop.asked)
+                    line |= measure(progress.step, moment, lambda: self.stop.asked)
             except Interrupted:
-                progress.pending = line
+                progress.pending = {**line, MOMENT: asdict(moment)}
                 self._stop()
             found, best = line.get(measure.best), progress.best
             if found is not None and (
@@ -374,13 +392,14 @@ class _Loop:
         self._save()
         saved = storage.join(self.training.path, checkpoints.STEPS, checkpoints.step_name(self.progress.step))
         raise Stopped(
-            f"training was stopped after step {self.progress.step} of {self.recipe.steps}; {saved} is saved: run again to go on"
+            f"training was stopped after step {self.progress.step}{'' if self._last is None else f' of {self._last}'}; {saved} is saved:"
+            " run again to go on"
         )
 
     def _report(self, figures: Mapping[str, Any]) -> None:
         if self.world.first:
             self._reported = time.monotonic()
-            self.report.progress(self.progress.step, self.recipe.steps, "steps", figures)
+            self.report.progress(self.progress.step, self._last, "steps", figures)
 
     def _note(self, note: str, kind: str = "note") -> None:
         log.warning("%s", note)

@@ -120,10 +120,12 @@ def check_schedule(config: PretrainConfig, begun: Position) -> None:
     Raises:
         UsageError: there are.
     """
-    last = begun.step + config.steps
-    if config.schedule_steps is not None and last > config.schedule_steps:
+    if config.last_step is None or config.schedule_steps is None:
+        return
+    last = begun.step + config.last_step
+    if last > config.schedule_steps:
         raise UsageError(
-            f"schedule_steps ({config.schedule_steps}) ends before step {last}, the last of this phase ({config.steps} after"
+            f"schedule_steps ({config.schedule_steps}) ends before step {last}, the last of this phase ({config.last_step} after"
             f" step {begun.step}); use {last} or more in all phases, or leave it out for a schedule of this phase's own"
         )
 

@@ -49,7 +49,7 @@ def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Ou
         "first_loss": progress.first_loss,
         **{name: last.get(name) for name in TOLD},
         **{name: value for name, value in last.items() if name.startswith("heldout_")},
-        "heldout_rows": setup.looks.last,
+        "heldout_rows": _scored(setup, progress.step),
         "best_heldout": progress.best,
         **_baselines(setup),
         **finished.session,
@@ -71,6 +71,11 @@ def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Ou
     }
     rows, tokens = setup.source.samples(progress.step) - begun.sample, progress.tokens - begun.tokens
     return Outcome(rows=rows, tokens=tokens, summary=summary)
+
+
+def _scored(setup: Setup, steps: int) -> int:
+    """Held-out rows of the last evaluation."""
+    return setup.measure.looks(steps - setup.training.begun.step).last
 
 
 def _baselines(setup: Setup) -> dict[str, Any]:

@@ -10,16 +10,18 @@ import torch
 from model.data.collate import blank
 from model.data.layouts import layout_for
 from model.data.shards import Shards, verify
+from model.data.thinning import Thinning
 from model.data.training import training_order, training_shards
 from model.objectives import choose
 from model.train import engines, phases, sizing, state
-from model.train.compiling import compiling_seconds, decide
+from model.train.compiling import Work, compiling_seconds, decide
 from model.train.config import PretrainConfig
 from model.train.distributed import World
-from model.train.heldout import HeldOut, HeldOutMeasure, Looks
-from model.train.interfaces import START, Milestones, Position, Recipe, Saved, Training
+from model.train.heldout import HeldOut, HeldOutMeasure
+from model.train.interfaces import START, Milestones, Position, Saved, Training
 from model.train.parameters import freeze_unused
 from model.train.precision import DTYPES, settle
+from model.train.recipe import pace_of, recipe, step_pace
 from model.train.scoring import Scoring
 from model.train.source import DatasetSource
 from model.train.start import Beginning, begin, build_network
@@ -44,7 +46,7 @@ class Setup:
     scoring: Scoring
     source: DatasetSource
     heldout: HeldOut
-    looks: Looks
+    measure: HeldOutMeasure
     resumed: state.Resumed | None
     parameters: int
 
@@ -92,6 +94,10 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     plan = sizing.plan(
         config.global_batch, build.execution.micro_batch, model, info.length, world, teacher.model if teacher else None
     )
+    if config.initial_batch:  # the levels are whole micro-batches, so that a batch that grows has few shapes
+        plan = sizing.plan(
+            config.global_batch, min(plan.micro_batch, -(-config.initial_batch // world.size)), model, info.length, world
+        )
     own = resumed if resumed is not None and resumed.own else None
     precision = settle(config.precision, own.run.precision if own else None, world.device, notes)
     torch.manual_seed(int(random_keys.derive(config.seed, _WEIGHTS)))
@@ -104,12 +110,11 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     )
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")
-    tokens = float(config.steps * plan.micro_batch * plan.accumulation * info.length)
     choice = decide(
         build.execution.compile,
         own.run.compiled if own else None,
         model,
-        tokens,
+        _computing(config, plan.micro_batch * plan.accumulation, info.length, len(train)),
         train,
         world.device,
         precision,
@@ -129,40 +134,52 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         shards=train,
         info=info,
         sampler=training_order(train, config.seed, config.dynamic, config.global_batch, config.length_group),
-        global_batch=config.global_batch,
-        accumulation=plan.accumulation,
+        batches=config.batches,
+        micro_batch=plan.micro_batch,
+        thinning=_thinning(config, info, begun),
         fixed_predictions=train.most_predictions() if compiled else None,
         layout=layout_for(networks, world.device, DTYPES[precision], compiled=compiled, packed_rows=info.packed),
         begun=begun,
     )
     wanted = min(config.heldout_rows, len(data.heldout))
-    looks = Looks.within(config.steps, config.global_batch, wanted, config.evaluate_every)
-    if min(looks.rows, looks.last) < wanted:
-        notes.append(
-            f"evaluations score {looks.rows} of {wanted} held-out rows, every {looks.every} steps, the last one {looks.last}:"
-            " more would take over 5% of the training"
-        )
     heldout = HeldOut(
         shards=data.heldout,
-        rows=looks.last,
+        rows=wanted,
         batch=plan.micro_batch,
         pad=info.special.pad,
         mask=info.special.mask,
         longest=info.length,
         layout=layout_for(networks, world.device, DTYPES[precision], packed_rows=info.packed),
     )
-    last, milestones = begun.step + config.steps, Milestones(steps=frozenset(config.milestones), every=config.milestone_every)
+    measure = HeldOutMeasure(
+        scoring=scoring,
+        heldout=heldout,
+        world=world,
+        batches=config.batches,
+        begun=begun.step,
+        steps=config.last_step,
+        every=config.evaluate_every,
+    )
+    if config.last_step is not None:
+        looks = measure.looks(config.last_step)
+        if min(looks.rows, looks.last) < wanted:
+            notes.append(
+                f"evaluations score {looks.rows} of {wanted} held-out rows, every {looks.every} steps, the last one {looks.last}:"
+                " more would take over 5% of the training"
+            )
+    milestones = Milestones(steps=frozenset(config.milestones), every=config.milestone_every)
+    last = begun.step + (config.last_step or max(config.milestones, default=0))
     checkpoints = build.execution.keep_checkpoints + milestones.within(begun.step, last)
     world.first_decides(lambda: sizing.check_disk(build.path, parameters, checkpoints))
     training = Training(
         path=build.path,
         config=config.model_dump(mode="json"),
-        recipe=recipe(config, precision, begun),
+        recipe=recipe(config, precision, pace_of(config, build.path, world, begun, measure, parameters)),
         engine=engine,
         source=source,
         trained=scoring,
         saved=Saved(model=model, heads=model.heads, tokenizer=data.tokenizer, dataset=info),
-        measure=HeldOutMeasure(scoring=scoring, heldout=heldout, world=world, looks=looks, steps=last) if wanted else None,
+        measure=measure if wanted else None,
         micro_batch=plan.micro_batch,
         accumulation=plan.accumulation,
         compiled=compiled,
@@ -179,7 +196,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         scoring=scoring,
         source=source,
         heldout=heldout,
-        looks=looks,
+        measure=measure,
         resumed=resumed,
         parameters=parameters,
     )
@@ -208,23 +225,36 @@ def _begun(resumed: state.Resumed | None, data: str) -> Position:
     return resumed.run.begun if resumed.own else phases.position(resumed, data)
 
 
-def recipe(config: PretrainConfig, precision: str, begun: Position = START) -> Recipe:
-    """The config's, with what it leaves open settled, for a phase that begins there."""
-    return Recipe(
-        steps=begun.step + config.steps,
-        span=(begun.step, config.steps) if config.schedule_steps is None else (0, config.schedule_steps),
-        learning_rate=config.peak_learning_rate,
-        warmup=config.warmup,
-        seed=config.seed,
-        precision="bf16" if precision == "bf16" else "fp32",
-        optimizer=config.optimizer,
-        schedule=config.schedule,
-        betas=config.betas,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        clip=config.clip,
-        max_skipped=config.max_skipped,
-    )
+def _thinning(config: PretrainConfig, info: DatasetInfo, begun: Position) -> Thinning | None:
+    """Which of the stored masks count.
+
+    Raises:
+        UsageError: the dataset's masks are no free choice of single tokens, or already as few.
+    """
+    if config.final_mask_rate is None:
+        return None
+    masks = info.masks or {}
+    rate = float(masks.get("rate") or 0.0)
+    if masks.get("rule") != "token" or not rate:
+        raise UsageError(
+            f"final_mask_rate is for datasets of masking token, whose masks are chosen one by one, and this one's is"
+            f" {masks.get('rule') or 'not known'}; leave it out, or make the dataset with masking token"
+        )
+    if config.final_mask_rate >= rate:
+        raise UsageError(
+            f"final_mask_rate ({config.final_mask_rate:g}) is not below the dataset's mask_rate ({rate:g}), from which it falls; use a"
+            " lower one, or make the dataset with a higher one"
+        )
+    pace = step_pace(config, begun)
+    return Thinning(last=config.final_mask_rate / rate, first=pace.first, steps=pace.span, seed=config.seed)
+
+
+def _computing(config: PretrainConfig, samples: int, length: int, rows: int) -> Work:
+    """How long this rank will compute: a number of positions, or the time it has."""
+    if config.seconds is not None:
+        return Work(seconds=config.seconds)
+    steps = config.last_step
+    return Work(positions=float(config.tokens or 0) if steps is None else float(steps * samples * length))
 
 
 def _chance(scoring: Scoring, beginning: Beginning) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,8 @@ from model.data.collate import blank, collate
 from model.data.layouts import Kind
 from model.data.sampler import Sampler
 from model.data.shards import Shards
+from model.data.thinning import Thinning
+from model.train.batches import Batches
 from model.train.interfaces import START, MicroBatch, Position, Work
 from model.train.sizing import pieces
 from pipeline.dataset.schema import DatasetInfo
@@ -17,35 +20,43 @@ from pipeline.dataset.schema import DatasetInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSource:
-    """The same number of samples in each step, shared out among the ranks, then among each rank's micro-batches.
+    """A number of samples in each step, shared out among the ranks, then among each rank's micro-batches.
 
     Attributes:
         shards: the rows.
         info: what they say of themselves.
         sampler: sample's number -> row and mask copy.
-        global_batch: samples a step.
-        accumulation: micro-batches a step and rank.
+        batches: samples of each step of this phase.
+        micro_batch: the most samples at once.
         fixed_predictions: for compiled models: every batch has one shape, and this many masked positions a row.
         layout: how tokens lie on their way through the layers.
+        thinning: which of the masks count; None: all.
         begun: the step and the sample that the training begins with.
     """
 
     shards: Shards
     info: DatasetInfo
     sampler: Sampler
-    global_batch: int
-    accumulation: int
+    batches: Batches
+    micro_batch: int
     fixed_predictions: int | None = None
     layout: Kind = "rows"
+    thinning: Thinning | None = None
     begun: Position = START
 
     def work(self, step: int, rank: int, world_size: int) -> Work:
         batches, tokens = [], 0
-        for start, stop in pieces(self.samples(step), self.samples(step + 1), rank, world_size, self.accumulation):
+        first, last = self.samples(step), self.samples(step + 1)
+        rank_batch = math.ceil((last - first) / world_size)
+        accumulation = math.ceil(rank_batch / self.micro_batch)
+        for start, stop in pieces(first, last, rank, world_size, accumulation):
             if start == stop:
                 batches.append(MicroBatch(start, blank(pad=self.info.special.pad)))
                 continue
-            rows = self.shards.take(*self.sampler.locate(np.arange(start, stop)))
+            samples = np.arange(start, stop)
+            rows = self.shards.take(*self.sampler.locate(samples))
+            if self.thinning is not None:
+                rows = self.thinning.thin(rows, samples, step)
             tokens += int(rows.lengths.sum())
             batch = collate(
                 rows,
@@ -58,7 +69,7 @@ class DatasetSource:
         return Work(batches, tokens)
 
     def samples(self, steps: int) -> int:
-        return self.begun.sample + (steps - self.begun.step) * self.global_batch
+        return self.begun.sample + self.batches.before(steps - self.begun.step)
 
     def rows(self, step: int) -> dict[str, list[int]]:
         rows, copies = self.sampler.locate(np.arange(self.samples(step), self.samples(step + 1)))

@@ -44,12 +44,18 @@ STAGE = Stage(
     run=run,
     inputs={
         "dataset": Input(kinds=("dataset",), required=True),
-        "checkpoint": Input(kinds=("pretrain",), named=True),
+        "checkpoint": Input(kinds=("pretrain",), also=("merge",), named=True),
         "continue": Input(kinds=("pretrain",), named=True),
         "teacher": Input(kinds=("pretrain",), named=True),
     },
     # a training state names the build and its packages, and checkpoint.json holds its hash
-    volatile=("metrics.jsonl", "skipped.jsonl", "checkpoints/*/checkpoint.json", "checkpoints/*/training/state.json"),
+    volatile=(
+        "metrics.jsonl",
+        "skipped.jsonl",
+        "pace.jsonl",
+        "checkpoints/*/checkpoint.json",
+        "checkpoints/*/training/state.json",
+    ),
     worker="model",
     parallel=True,
     outputs=("checkpoint",),

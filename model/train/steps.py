@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
 from model.data.batch import pin
 from model.train.distributed import World
 from model.train.interfaces import MicroBatch, Training
+from model.train.pace import Told
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A step's micro-batches on this rank, and what they hold: real tokens, and targets by objective."""
+    """A step's number (from 0), its micro-batches on this rank, and what they hold: real tokens, and targets by objective."""
 
+    step: int
     micro_batches: list[MicroBatch]
     tokens: int
     counts: list[int]
@@ -28,10 +31,13 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What all ranks know of a step before it runs: whether to stop or to save first, and the sums of `Prepared`."""
+    """What all ranks know of a step before it runs: whether to stop or to save first, what the first rank tells of its time, and the
+    sums of `Prepared`.
+    """
 
     stop: bool
     save: bool
+    told: Told
     tokens: int
     counts: list[int]
 
@@ -41,20 +47,24 @@ class Asks:
     """What this rank asks for, looked at once a step: to stop, and to save a checkpoint (the first rank alone).
 
     Attributes:
+        tell: what the first rank tells of a step's time; see `model.train.pace.Pace`.
         over: whether the step that was given last is the last one, which all ranks know by themselves.
     """
 
     stop: Callable[[], bool]
     save: Callable[[], bool]
+    tell: Callable[[int], Told]
     over: Callable[[], bool] = lambda: False
 
 
 def prepare(training: Training, world: World, first: int) -> Iterator[Prepared]:
     """Every step from step `first` on. Runs in the prefetch thread."""
-    for step in range(first, training.recipe.steps):
+    last = training.recipe.pace.steps
+    for step in count(first) if last is None else range(first, last):
         work = training.source.work(step, world.rank, world.size)
         counts = [training.trained.targets(item.batch) for item in work.micro_batches]
         yield Prepared(
+            step=step,
             micro_batches=[MicroBatch(item.first, pin(item.batch, world.device)) for item in work.micro_batches],
             tokens=work.tokens,
             counts=np.sum(counts, axis=0).tolist(),
@@ -87,10 +97,11 @@ def agree(steps: Iterable[Prepared], world: World, asks: Asks) -> Iterator[tuple
 
 
 def _begin(step: Prepared, world: World, asks: Asks) -> Callable[[], Agreed]:
-    sums = world.begin_total([int(asks.stop()), int(world.first and asks.save()), step.tokens, *step.counts])
+    told = asks.tell(step.step) if world.first else (0, 0)
+    sums = world.begin_total([int(asks.stop()), int(world.first and asks.save()), *told, step.tokens, *step.counts])
 
     def agreed() -> Agreed:
-        stop, save, tokens, *counts = sums()
-        return Agreed(bool(stop), bool(save), tokens, counts)
+        stop, save, begins, ends, tokens, *counts = sums()
+        return Agreed(bool(stop), bool(save), (begins, ends), tokens, counts)
 
     return agreed

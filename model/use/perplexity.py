@@ -44,7 +44,10 @@ STAGE = Stage(
     version=VERSION,
     config=PerplexityConfig,
     run=run,
-    inputs={"checkpoint": Input(kinds=("pretrain",), required=True), "dataset": Input(kinds=("dataset",), required=True)},
+    inputs={
+        "checkpoint": Input(kinds=("pretrain",), also=("merge",), required=True),
+        "dataset": Input(kinds=("dataset",), required=True),
+    },
     worker="model",
     headline=lambda summary: ", ".join(f"{name} {short(value)}" for name, value in summary["metrics"].items()),
 )

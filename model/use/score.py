@@ -29,7 +29,7 @@ STAGE = Stage(
     version=VERSION,
     config=ScoreConfig,
     run=run,
-    inputs={"checkpoint": Input(kinds=("pretrain",), required=True)},
+    inputs={"checkpoint": Input(kinds=("pretrain",), also=("merge",), required=True)},
     worker="model",
     headline=lambda summary: figures(summary["metrics"]),
     costs=SCORE_COSTS,

@@ -34,6 +34,7 @@ class Cost:
         amount: of work, in a unit of the stage's own: bytes, tokens, operations.
         speed: that amount a second and unit of `width`, roughly, where nothing was measured.
         start: seconds that any amount takes, roughly.
+        seconds: what all of it takes, where that is settled beforehand.
         width: workers or GPUs that share the work.
         kind: what computes, where speeds of others say nothing of it: `cpu`, `cuda`.
         size: of what is trained (its parameters): speeds measured at the nearest size are taken.
@@ -46,6 +47,7 @@ class Cost:
     amount: float
     speed: float
     start: float = 0.0
+    seconds: float | None = None
     width: int = 1
     kind: str = ""
     size: float = 1.0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
+
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?")
 
 
 def si(value: float) -> str:
@@ -39,6 +42,14 @@ def duration(seconds: float) -> str:
         return f"{hours} h {minutes:02d} min"
     days = hours / 24
     return f"{days:.0f} days" if days < 1000 else f"{days / 365:.0f} years"
+
+
+def seconds_of(text: str) -> float | None:
+    """90s, 10m, 1h30m, 1.5h -> seconds; None for anything else."""
+    found = _DURATION.fullmatch(text.strip().lower().replace(" ", ""))
+    if found is None or not any(found.groups()):
+        return None
+    return sum(float(number or 0) * unit for number, unit in zip(found.groups(), (3600, 60, 1), strict=True))
 
 
 def size(count: float) -> str:

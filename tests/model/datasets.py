@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +34,9 @@ def write_dataset(
     pair_task: str | None = "nsp",
     seed: int = 0,
     full: bool = False,
+    masks: dict[str, Any] | None = None,
 ) -> str:
-    """Write the artifact; returns its path. `full`: every row is `length` long, else lengths vary."""
+    """Write the artifact; returns its path. `full`: every row is `length` long, else lengths vary. `masks`: what it says of its masks."""
     rng = np.random.default_rng(seed)
     info = schema.DatasetInfo(
         recipe="bert",
@@ -45,6 +47,7 @@ def write_dataset(
         pair_task=pair_task,
         seed=seed,
         tokenizer="0",
+        masks=masks,
     )
     path.mkdir(parents=True)
     for split, total in ((TRAIN, rows), (HELDOUT, heldout)):

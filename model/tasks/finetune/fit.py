@@ -28,8 +28,10 @@ from model.train import engines, sizing, state
 from model.train.distributed import StopRequest, World
 from model.train.interfaces import Interrupted, Recipe, Saved, Training, everywhere
 from model.train.loop import Finished, train
+from model.train.pace import StepPace
 from model.train.parameters import freeze_unused, layer_rates
 from model.train.precision import Precision, settle
+from model.train.schedules import Schedule
 from pipeline.core import storage
 from pipeline.core.errors import Stopped
 from pipeline.core.reporting import Reporter
@@ -159,9 +161,9 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
         path=path,
         config=config.model_dump(mode="json"),
         recipe=Recipe(
-            steps=setup.steps,
+            pace=StepPace(steps=setup.steps, span=setup.steps),
             learning_rate=setup.learning_rate,
-            warmup=math.ceil(setup.steps * config.warmup),
+            schedule=Schedule(warmup=math.ceil(setup.steps * config.warmup)),
             seed=config.seed,
             precision=precision,
             weight_decay=config.weight_decay,

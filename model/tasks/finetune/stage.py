@@ -28,7 +28,7 @@ STAGE = Stage(
     config=FinetuneConfig,
     run=run,
     inputs={  # no checkpoint is needed with from_scratch and model
-        "checkpoint": Input(kinds=("pretrain",), also=("finetune",)),
+        "checkpoint": Input(kinds=("pretrain",), also=("finetune", "merge")),
         "corpus": Input(kinds=("corpus",)),
         "vocab": Input(kinds=("vocab",)),
     },

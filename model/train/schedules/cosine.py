@@ -2,6 +2,6 @@
 
 import math
 
+from model.train.schedules import ScheduleKind
 
-def cosine(progress: float) -> float:
-    return 0.5 * (1.0 + math.cos(math.pi * progress))
+SCHEDULE = ScheduleKind(factor=lambda progress, shape: 0.5 * (1.0 + math.cos(math.pi * progress)))

@@ -1,5 +1,5 @@
 """Down to 0 in a straight line (google-research/bert, optimization.py)."""
 
+from model.train.schedules import ScheduleKind
 
-def linear(progress: float) -> float:
-    return 1.0 - progress
+SCHEDULE = ScheduleKind(factor=lambda progress, shape: 1.0 - progress)

@@ -127,10 +127,13 @@ def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor
     from model.families.models import new_model
     from model.families.presets import parse_model
     from model.objectives import choose
+    from model.train.batches import Batches
     from model.train.engines import EngineChoice
     from model.train.engines.create import create
     from model.train.interfaces import Recipe
+    from model.train.pace import StepPace
     from model.train.parameters import freeze_unused
+    from model.train.schedules import Schedule
     from model.train.scoring import Scoring
     from model.train.source import DatasetSource
 
@@ -144,14 +147,21 @@ def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor
     freeze_unused(scoring, {**blank(pad=shards.info.special.pad), "mask_id": torch.tensor(-1)})
     first = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     recipe = Recipe(
-        steps=STEPS, learning_rate=RATE, warmup=0, seed=1, precision=scoring.precision, eps=EPSILON, clip=CLIP, weight_decay=0.1
+        pace=StepPace(steps=STEPS, span=STEPS),
+        learning_rate=RATE,
+        schedule=Schedule(),
+        seed=1,
+        precision=scoring.precision,
+        eps=EPSILON,
+        clip=CLIP,
+        weight_decay=0.1,
     )
     source = DatasetSource(
         shards=shards,
         info=shards.info,
         sampler=Sampler(len(shards), shards.info.copies, 1),
-        global_batch=BATCH,
-        accumulation=case.accumulation,
+        batches=Batches(BATCH),
+        micro_batch=-(-(-(-BATCH // RANKS)) // case.accumulation),
     )
     engine = create(
         EngineChoice(case.engine, case.zero), scoring, recipe, world, micro_batch=BATCH, accumulation=case.accumulation

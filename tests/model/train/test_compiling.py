@@ -11,7 +11,7 @@ import torch
 from model.data.shards import Shards
 from model.families.presets import model_config
 from model.train import compiling
-from model.train.compiling import decide, full
+from model.train.compiling import Work, decide, full
 from pipeline.core.errors import UsageError
 from tests.model.datasets import write_dataset
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
@@ -26,10 +26,13 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return Shards(write_dataset(tmp_path_factory.mktemp("rows") / "full", full=True))
 
 
-def compiled(rows: Shards, wanted: bool | None = None, tokens: float = LONG, **changes: Any) -> bool:
+def compiled(
+    rows: Shards, wanted: bool | None = None, tokens: float = LONG, seconds: float | None = None, **changes: Any
+) -> bool:
     values: dict[str, Any] = {"model": "bert-mini", "device": CPU, "precision": "bf16", "zero": 1, **changes}
     model = model_config(values.pop("model"), vocab_size=1000)
-    return decide(wanted, values.pop("recorded", None), model, tokens, rows, **values).compiled
+    work = Work(positions=tokens, seconds=seconds)
+    return decide(wanted, values.pop("recorded", None), model, work, rows, **values).compiled
 
 
 def test_a_long_run_is_and_a_short_one_is_not(rows: Shards) -> None:
@@ -40,6 +43,8 @@ def test_a_long_run_is_and_a_short_one_is_not(rows: Shards) -> None:
         tokens *= 1.1
     assert SHORT < tokens < LONG
     assert not compiled(rows, tokens=tokens, precision="fp32")
+    assert compiled(rows, tokens=0, seconds=3600)
+    assert not compiled(rows, tokens=LONG, seconds=60)
 
 
 def test_what_was_asked_for_is_done(rows: Shards) -> None:
@@ -69,9 +74,11 @@ def test_where_compiling_gains_nothing_or_is_not_known_to(
     ragged = Shards(write_dataset(tmp_path / "ragged"))  # rows at least half as long as they may be
     assert full(ragged) == pytest.approx(0.75, abs=0.05)
     assert not compiled(ragged)
-    assert not decide(None, None, model_config("bert-mini"), LONG, rows, torch.device("cuda"), "bf16", 1).compiled
+    assert not decide(
+        None, None, model_config("bert-mini"), Work(positions=LONG), rows, torch.device("cuda"), "bf16", 1
+    ).compiled
     monkeypatch.setattr(compiling, "_compiler", lambda: None)
-    assert decide(None, None, model_config("bert-mini"), LONG, rows, CPU, "bf16", 1) == compiling.Decision(
+    assert decide(None, None, model_config("bert-mini"), Work(positions=LONG), rows, CPU, "bf16", 1) == compiling.Decision(
         False, "there is no C++ compiler"
     )
 

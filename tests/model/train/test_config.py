@@ -18,8 +18,7 @@ from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.heldout import FEWEST_ROWS, FORWARD_COST, SHARE, Looks
 from model.train.parameters import parameter_groups
-from model.train.schedules import SCHEDULES, factor
-from model.train.setup import recipe
+from model.train.recipe import recipe, step_pace
 from model.train.stage import STAGE
 from pipeline.core.config import parse_config
 from pipeline.core.errors import ClozeError, UsageError
@@ -84,24 +83,6 @@ def test_learning_rates_fall_with_the_width() -> None:
     assert rates["bert-base"] == rates["bert-large"] == pytest.approx(1e-4)
     assert rates["bert-tiny"] == pytest.approx(6e-4)
     assert sorted(rates.values(), reverse=True) == list(rates.values())
-    assert PretrainConfig(steps=1_000_000).warmup == 10_000
-    assert PretrainConfig(steps=200).warmup == 20
-
-
-@given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 500), st.data())
-def test_schedules_rise_to_one_and_never_leave_the_unit_interval(name: str, steps: int, data: st.DataObject) -> None:
-    warmup = data.draw(st.integers(0, steps))
-    values = [factor(name, step, steps, warmup) for step in range(steps)]
-    assert all(0.0 <= value <= 1.0 for value in values)
-    assert max(values) == 1.0
-    assert values[:warmup] == sorted(values[:warmup])
-    assert values[warmup:] == sorted(values[warmup:], reverse=True)
-
-
-def test_schedules_end_where_they_should() -> None:
-    assert factor("linear", 99, 100, 0) == pytest.approx(0.01)
-    assert factor("cosine", 50, 100, 0) == pytest.approx(0.5)
-    assert factor("constant", 99, 100, 10) == 1.0
 
 
 def test_log_lines_are_a_hundred_of_a_short_run() -> None:
@@ -112,7 +93,7 @@ def test_log_lines_are_a_hundred_of_a_short_run() -> None:
 
 @given(st.integers(1, 20_000), st.integers(1, 512), st.integers(1, 4096))
 def test_evaluations_take_a_twentieth_of_the_time(steps: int, batch: int, wanted: int) -> None:
-    looks = Looks.within(steps, batch, wanted, None)
+    looks = Looks.within(steps, steps * batch, wanted, None)
     on_the_way = (steps - 1) // looks.every
     cost = (on_the_way * looks.rows + looks.last) * FORWARD_COST
     assert cost <= max(SHARE * steps * batch, FEWEST_ROWS * FORWARD_COST) * 1.001
@@ -121,9 +102,9 @@ def test_evaluations_take_a_twentieth_of_the_time(steps: int, batch: int, wanted
 
 
 def test_an_interval_that_was_asked_for_is_kept() -> None:
-    assert Looks.within(5500, 32, 2048, None) == Looks(550, 2048, 2048)
-    assert Looks.within(100, 32, 2048, None) == Looks(25, 80, 240)
-    assert Looks.within(100, 32, 2048, 10) == Looks(10, FEWEST_ROWS, 240)
+    assert Looks.within(5500, 5500 * 32, 2048, None) == Looks(550, 2048, 2048)
+    assert Looks.within(100, 3200, 2048, None) == Looks(25, 80, 240)
+    assert Looks.within(100, 3200, 2048, 10) == Looks(10, FEWEST_ROWS, 240)
     assert Looks.within(1, 8, 24, None) == Looks(1, 24, 24)
 
 
@@ -131,7 +112,8 @@ def test_decay_is_on_matrices_alone() -> None:
     from model.families.models import new_model
 
     model = new_model(model_config("bert-tiny", vocab_size=50))
-    decayed, others = parameter_groups(model, recipe(PretrainConfig(), "fp32"))
+    config = PretrainConfig()
+    decayed, others = parameter_groups(model, recipe(config, "fp32", step_pace(config)))
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.01, 0.0)
     assert all("bias" in names[id(p)] or "norm" in names[id(p)] for p in others["params"])

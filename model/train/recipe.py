@@ -1,0 +1,59 @@
+"""A config's recipe: how long the training is, and how hard."""
+
+from __future__ import annotations
+
+from model.train.arithmetic import BYTES_A_WEIGHT
+from model.train.config import PretrainConfig
+from model.train.distributed import World
+from model.train.heldout import HeldOutMeasure
+from model.train.interfaces import START, Position, Recipe
+from model.train.pace import Pace, StepPace, TimePace, TokenPace
+
+FINISHING = 3.0  # seconds of a command beside the training of a process: its own start, hashes, the manifest
+DISK = 100e6  # bytes a second of a checkpoint that is written, synced and hashed
+
+
+def pace_of(config: PretrainConfig, path: str, world: World, begun: Position, measure: HeldOutMeasure, parameters: int) -> Pace:
+    """How long a phase is that begins there.
+
+    Args:
+        path: the directory of its metrics.
+        measure: what the last evaluation is made by.
+        parameters: of the network.
+    """
+    if config.tokens is not None:
+        return TokenPace(first=begun.tokens, tokens=config.tokens)
+    if config.seconds is None:
+        return step_pace(config, begun)
+    saving = FINISHING + parameters * BYTES_A_WEIGHT / DISK
+    return TimePace(
+        seconds=config.seconds,
+        begun=begun.step,
+        path=path,
+        world=world,
+        closing=lambda step_seconds: measure.closing(step_seconds) + saving,
+    )
+
+
+def step_pace(config: PretrainConfig, begun: Position = START) -> StepPace:
+    """Of a phase that begins there and knows its steps."""
+    assert config.last_step is not None
+    first, span = (begun.step, config.last_step) if config.schedule_steps is None else (0, config.schedule_steps)
+    return StepPace(steps=begun.step + config.last_step, first=first, span=span)
+
+
+def recipe(config: PretrainConfig, precision: str, pace: Pace) -> Recipe:
+    """The config's, with what it leaves open settled, for a training of that length."""
+    return Recipe(
+        pace=pace,
+        learning_rate=config.peak_learning_rate,
+        schedule=config.course(pace.whole),
+        seed=config.seed,
+        precision="bf16" if precision == "bf16" else "fp32",
+        optimizer=config.optimizer,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        clip=config.clip,
+        max_skipped=config.max_skipped,
+    )

@@ -1,0 +1,92 @@
+"""The mean of several checkpoints of one training."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from model import checkpoint
+from model.use.merge_stage import MergeConfig
+from pipeline.core import checkpoints, storage
+from pipeline.core.errors import UsageError
+from pipeline.core.stage import Build, Outcome
+
+CHECKPOINT = "checkpoint"
+LAST = 3  # checkpoints, where nothing is said
+
+
+def run(config: MergeConfig, build: Build) -> Outcome:
+    """Write the mean of the checkpoints as one more.
+
+    Returns:
+        summary: `checkpoint`; `merged`, the steps; `weights`, what each counts; `parameters`.
+
+    Raises:
+        UsageError: the training keeps too few checkpoints, or not those that were asked for.
+        DataError: one of them is damaged.
+    """
+    with contextlib.ExitStack() as hold:
+        chosen = choose(build.inputs["checkpoint"], config)
+        for path in chosen:
+            hold.enter_context(checkpoints.held(path))
+            checkpoint.verify(path, training=False)
+        weights = shares(len(chosen), config.decay)
+        newest = checkpoint.described(chosen[-1])
+        state = mean([storage.join(path, checkpoint.WEIGHTS) for path in chosen], weights)
+        checkpoint.save_weights(
+            build.file(CHECKPOINT),
+            model=newest.model,
+            state=state,
+            tokenizer=newest.tokenizer,
+            heads=newest.heads,
+            task=newest.task,
+            dataset=newest.dataset,
+            step=newest.step,
+        )
+    checkpoint.complete(build.file(CHECKPOINT))
+    return Outcome(
+        summary={
+            "checkpoint": CHECKPOINT,
+            "merged": [checkpoints.step_of(path) for path in chosen],
+            "weights": [round(weight, 6) for weight in weights],
+            "parameters": sum(tensor.numel() for tensor in state.values()),
+        }
+    )
+
+
+def choose(path: str, config: MergeConfig) -> list[str]:
+    """The checkpoint directories of the training at `path` that are to be merged, oldest first.
+
+    Raises:
+        UsageError: it does not keep them.
+    """
+    kept = {checkpoints.step_of(directory): directory for directory in checkpoints.complete_steps(path)}
+    there = f"keeps checkpoints of {len(kept)} steps ({', '.join(map(str, kept)) or 'none'})"
+    remedy = "train with milestone_every, which keeps more"
+    if config.steps:
+        lacking = sorted(set(config.steps) - kept.keys())
+        if lacking:
+            raise UsageError(f"{path} {there} and not of {', '.join(map(str, lacking))}; name some of these, or {remedy}")
+        return [kept[step] for step in sorted(set(config.steps))]
+    last = config.last or LAST
+    if len(kept) < last:
+        raise UsageError(f"{path} {there}, last asks for {last}; lower it, or {remedy}")
+    return list(kept.values())[-last:]
+
+
+def shares(count: int, decay: float) -> list[float]:
+    """What each of so many checkpoints counts, oldest first; together 1."""
+    raw = [decay ** (count - 1 - number) for number in range(count)]
+    return [weight / sum(raw) for weight in raw]
+
+
+def mean(files: Sequence[str], weights: Sequence[float]) -> dict[str, Tensor]:
+    """The weighted mean of safetensors files of the same tensors, fp32, added up in fp64. One file is in memory at a time."""
+    totals: dict[str, Tensor] = {}
+    for name, weight in zip(files, weights, strict=True):
+        for key, tensor in checkpoint.read_tensors(name).items():
+            part = weight * tensor.double()
+            totals[key] = totals[key].add_(part) if key in totals else part
+    return {key: total.float() for key, total in totals.items()}

@@ -1,0 +1,106 @@
+"""The mean of a training's last checkpoints: its weights, what reads it, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from model import checkpoint
+from model.train.stage import STAGE as PRETRAIN
+from model.use.merge_stage import STAGE, MergeConfig
+from model.use.perplexity import STAGE as PERPLEXITY
+from model.use.perplexity import PerplexityConfig
+from pipeline.core import artifact
+from pipeline.core.config import parse_config
+from pipeline.core.errors import DataError, UsageError
+from pipeline.core.execute import Result, execute
+from pipeline.core.execution import Execution
+from tests.model.datasets import write_dataset
+from tests.model.train.ranks import config
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_dataset(tmp_path_factory.mktemp("data") / "dataset")
+
+
+@pytest.fixture(scope="module")
+def trained(dataset: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight steps, of which every second one is kept."""
+    out = tmp_path_factory.mktemp("trained") / "pretrain"
+    settings = config(steps=8, milestone_every=2)
+    execute(PRETRAIN, settings, {"dataset": dataset}, str(out), execution=Execution(threads=1, device="cpu"))
+    return out
+
+
+def merge(trained: Path, out: Path, **values: object) -> Result:
+    return execute(STAGE, parse_config(MergeConfig, values, "merge"), {"checkpoint": str(trained)}, str(out))
+
+
+def weights(trained: Path, step: int) -> dict[str, torch.Tensor]:
+    return checkpoint.load(str(trained / "checkpoints" / f"step-{step:08d}")).state
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [
+        ({}, {4: 1 / 3, 6: 1 / 3, 8: 1 / 3}),
+        ({"last": 2}, {6: 0.5, 8: 0.5}),
+        ({"steps": [2, 8]}, {2: 0.5, 8: 0.5}),
+        ({"last": 3, "decay": 0.5}, {4: 1 / 7, 6: 2 / 7, 8: 4 / 7}),
+    ],
+)
+def test_it_is_the_mean(trained: Path, tmp_path: Path, values: dict[str, object], counts: dict[int, float]) -> None:
+    result = merge(trained, tmp_path / "merged", **values)
+    assert result.manifest.summary["merged"] == list(counts)
+    found = checkpoint.load(str(tmp_path / "merged"))
+    assert found.step == 8
+    parts = {step: weights(trained, step) for step in counts}
+    assert found.state.keys() == parts[8].keys()
+    moved = 0.0
+    for name, tensor in found.state.items():
+        expected = sum(share * parts[step][name].double() for step, share in counts.items())
+        torch.testing.assert_close(tensor, torch.as_tensor(expected).float(), rtol=0, atol=1e-7)
+        moved += float((tensor - parts[8][name]).abs().sum())
+    assert moved > 0
+    assert artifact.verify(str(tmp_path / "merged")).ok
+
+
+def test_what_reads_a_checkpoint_reads_it(trained: Path, dataset: str, tmp_path: Path) -> None:
+    merge(trained, tmp_path / "merged")
+    inputs = {"checkpoint": str(tmp_path / "merged"), "dataset": dataset}
+    scored = execute(PERPLEXITY, PerplexityConfig(rows=8, precision="fp32"), inputs, str(tmp_path / "scored"))
+    assert 0 < scored.manifest.summary["metrics"]["heldout_loss"] < 10
+    again = execute(
+        PRETRAIN, config(steps=2), {"dataset": dataset, "checkpoint": str(tmp_path / "merged")}, str(tmp_path / "again")
+    )
+    assert again.manifest.summary["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"last": 5}, r"keeps checkpoints of 4 steps \(2, 4, 6, 8\), last asks for 5; lower it, or train with milestone_every"),
+        ({"steps": [3, 4]}, r"keeps checkpoints of 4 steps \(2, 4, 6, 8\) and not of 3"),
+        ({"steps": [4, 4]}, "is one checkpoint, whose mean is itself"),
+        ({"last": 2, "steps": [2, 4]}, "exclude each other"),
+        ({"last": 1}, "merge.last"),
+    ],
+)
+def test_what_cannot_be_merged_is_one_sentence(trained: Path, tmp_path: Path, values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        merge(trained, tmp_path / "merged", **values)
+
+
+def test_a_damaged_one_is_named(trained: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "pretrain"
+    shutil.copytree(trained, copy)
+    with (copy / "checkpoints" / "step-00000006" / "model.safetensors").open("r+b") as stream:
+        stream.seek(-4, 2)
+        stream.write(b"\xff\xff\xff\x7f")
+    with pytest.raises(DataError, match=r"step-00000006/model.safetensors has sha256"):
+        merge(copy, tmp_path / "merged")
