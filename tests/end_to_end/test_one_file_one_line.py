@@ -88,9 +88,15 @@ OPTIMIZER = OptimizerKind(build=lambda groups, recipe: Signs(groups, {"lr": reci
 '''
 
 SCHEDULE = '''
-def stairs(progress):
+from model.train.schedules import ScheduleKind
+
+
+def stairs(progress, shape):
     """Half as much in the second half."""
     return 1.0 if progress < 0.5 else 0.5
+
+
+SCHEDULE = ScheduleKind(factor=stairs)
 '''
 
 VERB = '''
@@ -137,7 +143,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     table.write_text(text.replace('= {"adamw"', '= {"signs": "model.train.optimizers.signs:OPTIMIZER", "adamw"'))
     found.write("model/train/schedules/stairs.py", SCHEDULE)
     found.add_line(
-        "model/train/schedules/__init__.py", "SCHEDULES: dict[str, str] = {", '"stairs": "model.train.schedules.stairs:stairs",'
+        "model/train/schedules/__init__.py", "SCHEDULES: dict[str, str] = {", '"stairs": "model.train.schedules.stairs:SCHEDULE",'
     )
     found.write("flows/commands/greet.py", VERB)
     found.add_line("flows/cli.py", "COMMANDS: dict[str, str] = {", '"greet": "flows.commands.greet:greet",')

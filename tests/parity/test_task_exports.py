@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -54,11 +55,11 @@ class Choosing(nn.Module):
         return logits
 
 
-def network(family: str, kind: str) -> nn.Module:
+def network(family: str, kind: str, **changes: Any) -> nn.Module:
     """Ours, with random weights everywhere."""
     head, outputs, _, _ = HEADS[kind]
     torch.manual_seed(3)
-    config = tiny_config(family=family)
+    config = tiny_config(family=family, **changes)
     made: nn.Module
     if head == "classifier":
         made = SequenceClassifier(*new_backbone(config), config.hidden_size, outputs, 0.0)
@@ -72,11 +73,11 @@ def network(family: str, kind: str) -> nn.Module:
     return made.eval()
 
 
-def fine_tuned(model: nn.Module, family: str, kind: str, base: Path) -> str:
+def fine_tuned(model: nn.Module, family: str, kind: str, base: Path, **changes: Any) -> str:
     head, outputs, meaning, _ = HEADS[kind]
     checkpoint.save_weights(
         str(base / "checkpoint"),
-        model=tiny_config(family=family),
+        model=tiny_config(family=family, **changes),
         state=model.state_dict(),
         tokenizer=write_tokenizer(base / "scratch"),
         heads={head: {"num_labels": outputs} if "classifier" in head else {}},
@@ -107,8 +108,24 @@ PAIRS = [
 
 @pytest.mark.parametrize(("family", "kind"), PAIRS)
 def test_a_fine_tuned_checkpoint_goes_there_and_back(family: str, kind: str, tmp_path: Path) -> None:
-    ours = network(family, kind)
-    directory, hub = fine_tuned(ours, family, kind, tmp_path), str(tmp_path / "hub")
+    there_and_back(family, kind, tmp_path)
+
+
+def test_a_classifier_on_the_mean_of_all_states_goes_there_and_back(tmp_path: Path) -> None:
+    there_and_back("modern", "labels", tmp_path, classifier_pooling="mean")
+    config = json.loads((tmp_path / "hub" / "config.json").read_text())
+    assert config["classifier_pooling"] == "mean"
+    first, mean = network("modern", "labels"), network("modern", "labels", classifier_pooling="mean")
+    batch = batch_of(Case(family="modern"), 3, 21)
+    with torch.inference_mode():
+        assert not torch.allclose(first(batch), mean(batch), atol=1e-2)
+        batch["input_ids"][~batch["attention_mask"]] = 7  # what fills a row up takes no part
+        torch.testing.assert_close(mean(batch)[0], mean({name: row[:1] for name, row in batch.items()})[0])
+
+
+def there_and_back(family: str, kind: str, tmp_path: Path, **changes: Any) -> None:
+    ours = network(family, kind, **changes)
+    directory, hub = fine_tuned(ours, family, kind, tmp_path, **changes), str(tmp_path / "hub")
     if (family, kind) in REFUSED:
         with pytest.raises(DataError, match=REFUSED[family, kind]):
             execute(STAGE, ExportConfig(), {"checkpoint": directory}, hub)

@@ -44,6 +44,9 @@ class ModernConfig(ModelConfig):
     local_rope_theta: Annotated[float, Field(gt=0.0)] = 10_000.0
     """Base of the rotary wavelengths of local layers."""
 
+    classifier_pooling: Literal["cls", "mean"] = "cls"
+    """What a sequence's vector is made of in fine-tuning: the state of its first token, or the mean of all of its states."""
+
     @property
     def layer_weights(self) -> int:
         return 4 * self.hidden_size**2 + 3 * self.hidden_size * self.intermediate_size  # its feed-forward block is gated

@@ -90,6 +90,7 @@ HUB = Hub(
         "global_attention_every": "global_attn_every_n_layers",
         "global_rope_theta": "global_rope_theta",
         "local_rope_theta": "local_rope_theta",
+        "classifier_pooling": "classifier_pooling",
     },
     fixed={
         "norm_bias": False,
@@ -97,7 +98,6 @@ HUB = Hub(
         "mlp_bias": False,
         "decoder_bias": True,
         "classifier_bias": False,
-        "classifier_pooling": "cls",
         "classifier_activation": "gelu",
         "tie_word_embeddings": True,
     },

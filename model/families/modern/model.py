@@ -28,7 +28,7 @@ from model.layers.shared import Shared
 
 
 class PredictionHead(nn.Module):
-    """Dense, activation, norm: before the decoder in pretraining, and on the first token's state before a classifier.
+    """Dense, activation, norm: before the decoder in pretraining, and before a classifier on the first token's state or the mean of all.
 
     Both read the same weights, as in transformers: fine-tuning starts from the head that pretraining has left.
     """
@@ -38,6 +38,7 @@ class PredictionHead(nn.Module):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.norm = _norm(config)
+        self._mean = cast(ModernConfig, config).classifier_pooling == "mean"
 
     def transform(self, hidden: Tensor) -> Tensor:
         """Args: hidden: float [..., D]. Returns: float [..., D]."""
@@ -45,9 +46,12 @@ class PredictionHead(nn.Module):
         return transformed
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Args: hidden: float [B, L, D]; the mask is not looked at. Returns: float [B, D]."""
-        del attention_mask
-        return self.transform(hidden[:, 0])
+        """Args: hidden: float [B, L, D]; attention_mask: bool [B, L], which the mean needs. Returns: float [B, D]."""
+        if not self._mean:
+            return self.transform(hidden[:, 0])
+        assert attention_mask is not None
+        real = attention_mask.unsqueeze(-1)
+        return self.transform((hidden * real).sum(dim=1) / real.sum(dim=1))
 
 
 class Decoder(nn.Module):

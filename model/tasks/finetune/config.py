@@ -104,6 +104,10 @@ class FinetuneConfig(StageConfig):
     lstm_layers: int = Field(default=2, ge=1)
     """With frozen: the BiLSTM's layers."""
 
+    pooling: Literal["cls", "mean"] | None = None
+    """What a text's vector is made of, in families that leave it open (modern): the state of its first token, or the mean of all; without
+    it what the checkpoint says."""
+
     bilstm: bool = False
     """Put a bidirectional LSTM on a left-to-right encoder (Devlin et al. 2019, Table 5)."""
 

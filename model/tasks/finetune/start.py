@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from pipeline.core.stage import Build
 from pipeline.dataset.schema import DatasetInfo
 from pipeline.tokenizer.tokenizer import Tokenizer
 
+POOLING = "classifier_pooling"  # in the config of families that leave it open
 TOKENIZER = "tokenizer"  # below the build's scratch, where there is no checkpoint to take it from
 
 
@@ -59,7 +61,7 @@ def _found(config: FinetuneConfig, build: Build, world: World) -> Start:
     if path is not None:
         loaded = checkpoint.load_input(build, path)
         return Start(
-            model=_with_lstm(loaded.model, config.bilstm),
+            model=_settled(loaded.model, config),
             state=None if config.from_scratch else loaded.state,
             tokenizer=loaded.tokenizer,
             pieces=tokenizer.load(loaded.tokenizer),
@@ -78,12 +80,25 @@ def _found(config: FinetuneConfig, build: Build, world: World) -> Start:
     if world.first:
         pieces.save(saved)
     shape = model_config(config.model, vocab_size=pieces.vocab_size, pad_token_id=pieces.special.pad)
-    return Start(model=_with_lstm(shape, config.bilstm), state=None, tokenizer=saved, pieces=pieces, dataset=None)
+    return Start(model=_settled(shape, config), state=None, tokenizer=saved, pieces=pieces, dataset=None)
 
 
-def _with_lstm(model: ModelConfig, wanted: bool) -> ModelConfig:
-    if not wanted:
-        return model
-    if "bilstm" not in type(model).model_fields:
-        raise UsageError(f"bilstm (true) is for left-to-right encoders, this one is {model.family}; leave it out")
-    return model.model_copy(update={"bilstm": True})
+def _settled(model: ModelConfig, config: FinetuneConfig) -> ModelConfig:
+    """The model with what fine-tuning says of it.
+
+    Raises:
+        UsageError: its family leaves that not open.
+    """
+    changes: dict[str, Any] = {}
+    if config.bilstm:
+        if "bilstm" not in type(model).model_fields:
+            raise UsageError(f"bilstm (true) is for left-to-right encoders, this one is {model.family}; leave it out")
+        changes["bilstm"] = True
+    if config.pooling is not None:
+        if POOLING not in type(model).model_fields:
+            raise UsageError(
+                f"pooling ({config.pooling}) is not for models of the family {model.family}, whose classifiers read one token's"
+                " state; leave it out"
+            )
+        changes[POOLING] = config.pooling
+    return model.model_copy(update=changes) if changes else model

@@ -78,6 +78,19 @@ def test_a_family_learns_a_task_and_goes_to_hugging_face(
             execute(EXPORT, ExportConfig(), inputs, str(tmp_path / "hub"))
 
 
+def test_a_classifier_on_the_mean_of_all_states(tmp_path: Path, pieces: Any, shape: Any, sentiment: Path) -> None:
+    path = pretrained_of("modern", tmp_path, pieces, shape)
+    tuned = finetune(path, sentiment, tmp_path / "tuned", pooling="mean")
+    assert tuned.as_json()["metrics"]["accuracy"] > 0.9
+    assert checkpoint.load(str(tmp_path / "tuned")).model.model_dump()["classifier_pooling"] == "mean"
+    execute(
+        EVALUATE,
+        EvaluateConfig(precision="fp32", data=str(sentiment)),
+        {"checkpoint": str(tmp_path / "tuned")},
+        str(tmp_path / "eval"),
+    )
+
+
 def test_a_bilstm_stands_on_a_left_to_right_encoder(tmp_path: Path, pieces: Any, shape: Any, sentiment: Path) -> None:
     path = pretrained_of("ltr", tmp_path, pieces, shape)
     tuned = finetune(path, sentiment, tmp_path / "tuned", bilstm=True)
@@ -87,3 +100,5 @@ def test_a_bilstm_stands_on_a_left_to_right_encoder(tmp_path: Path, pieces: Any,
     bert = pretrained_of("bert", tmp_path / "bert", pieces, shape)
     with pytest.raises(UsageError, match=r"bilstm \(true\) is for left-to-right encoders, this one is bert"):
         finetune(bert, sentiment, tmp_path / "none", bilstm=True)
+    with pytest.raises(UsageError, match=r"pooling \(mean\) is not for models of the family bert"):
+        finetune(bert, sentiment, tmp_path / "none", pooling="mean")

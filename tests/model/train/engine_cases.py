@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -161,7 +162,7 @@ def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor
         info=shards.info,
         sampler=Sampler(len(shards), shards.info.copies, 1),
         batches=Batches(BATCH),
-        micro_batch=-(-(-(-BATCH // RANKS)) // case.accumulation),
+        micro_batch=math.ceil(BATCH / RANKS / case.accumulation),
     )
     engine = create(
         EngineChoice(case.engine, case.zero), scoring, recipe, world, micro_batch=BATCH, accumulation=case.accumulation
