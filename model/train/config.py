@@ -247,11 +247,14 @@ class PretrainConfig(StageConfig):
 
     @property
     def peak_learning_rate(self) -> float:
-        """`learning_rate`, or 1e-4 · 768 / hidden_size, at least 1e-4: Adam's best rate falls with the width
-        (Yang et al., "Tensor Programs V", 2022, Table 3); BERT-large keeps BERT-base's.
+        """`learning_rate`, or the one that suits the width."""
+        return self.suited_learning_rate if self.learning_rate is None else self.learning_rate
+
+    @property
+    def suited_learning_rate(self) -> float:
+        """1e-4 · 768 / hidden_size, at least 1e-4: Adam's best rate falls with the width (Yang et al., "Tensor Programs V", 2022,
+        Table 3); BERT-large keeps BERT-base's.
         """
-        if self.learning_rate is not None:
-            return self.learning_rate
         width = BASE_HIDDEN_SIZE if self.model is None else self.model.hidden_size
         return max(BASE_LEARNING_RATE, BASE_LEARNING_RATE * BASE_HIDDEN_SIZE / width)
 

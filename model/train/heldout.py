@@ -122,11 +122,16 @@ def unigram_baselines(train: HeldOut, heldout: HeldOut, vocabulary: int) -> dict
     if not targets.sum():
         return {}
     shares = targets / targets.sum()
-    own = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
     return {
-        "unigram_entropy": round(float(-(shares * own).sum()), 6),
+        "unigram_entropy": round(entropy(targets), 6),
         "unigram_loss": round(float(-(shares * np.log(seen / seen.sum())).sum()), 6),
     }
+
+
+def entropy(counts: I64) -> float:
+    """The entropy of a distribution with these counts, which are not all 0, in nats."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
 
 
 @dataclass(slots=True, kw_only=True)

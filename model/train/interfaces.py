@@ -266,6 +266,7 @@ class Training:
         begun: where it begins; the source begins there too.
         data: the fingerprint of what the source reads; a phase on the same goes on in its order.
         milestones: whose checkpoints are kept for good.
+        alarms: a log line to what somebody who watches would say.
         figures: told at the start, beside the loop's own.
     """
 
@@ -287,5 +288,6 @@ class Training:
     begun: Position = START
     data: str = ""
     milestones: Milestones = NO_MILESTONES
+    alarms: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     notes: Sequence[str] = field(default_factory=tuple)
     figures: Mapping[str, Any] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -147,6 +147,7 @@ class _Loop:
         if self.world.first:
             for line in self.metrics.read():  # a kill may have come between a line and its record
                 self.report.metrics(line)
+                self._alarms(line)
             for path in state.kept(self.training.path, self.training.milestones).values():  # likewise
                 self.report.checkpoint(checkpoints.step_of(path), storage.join(self.training.path, path))
         if resumed is not None and resumed.own:
@@ -350,7 +351,13 @@ class _Loop:
         self.metrics.add(line)
         if self.world.first:
             self.report.metrics(line)
+            for sentence in self._alarms(line):
+                self._note(sentence, "warning")
         self._report({name: value for name, value in line.items() if name not in ("step", "time")})
+
+    def _alarms(self, line: Mapping[str, Any]) -> Sequence[str]:
+        """What is to be said of a log line; those of earlier sessions are shown to the alarms, too."""
+        return () if self.training.alarms is None else self.training.alarms(line)
 
     def _save_due(self) -> bool:
         """Whether the clock says that a checkpoint is due, where no number of steps does. Asking sets it anew."""

@@ -12,12 +12,14 @@ from model.data.layouts import layout_for
 from model.data.shards import Shards, verify
 from model.data.thinning import Thinning
 from model.data.training import training_order, training_shards
+from model.families.config import ModelConfig
 from model.objectives import choose
 from model.train import engines, phases, sizing, state
+from model.train.alarms import Alarms, too_steep
 from model.train.compiling import Work, compiling_seconds, decide
 from model.train.config import PretrainConfig
 from model.train.distributed import World
-from model.train.heldout import HeldOut, HeldOutMeasure
+from model.train.heldout import HeldOut, HeldOutMeasure, entropy
 from model.train.interfaces import START, Milestones, Position, Saved, Training
 from model.train.parameters import freeze_unused
 from model.train.precision import DTYPES, settle
@@ -98,6 +100,8 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         plan = sizing.plan(
             config.global_batch, min(plan.micro_batch, -(-config.initial_batch // world.size)), model, info.length, world
         )
+    if steep := too_steep(config.peak_learning_rate, config.suited_learning_rate, config.optimizer):
+        notes.append(steep)
     own = resumed if resumed is not None and resumed.own else None
     precision = settle(config.precision, own.run.precision if own else None, world.device, notes)
     torch.manual_seed(int(random_keys.derive(config.seed, _WEIGHTS)))
@@ -188,6 +192,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         begun=begun,
         data=source_print,
         milestones=milestones,
+        alarms=_alarms(config, scoring, heldout, model).seen,
         notes=notes,
         figures={"note": f"compiling the training step, about {compiling_seconds(model):.0f} s"} if compiled else {},
     )
@@ -223,6 +228,16 @@ def _begun(resumed: state.Resumed | None, data: str) -> Position:
     if resumed is None:
         return START
     return resumed.run.begun if resumed.own else phases.position(resumed, data)
+
+
+def _alarms(config: PretrainConfig, scoring: Scoring, heldout: HeldOut, model: ModelConfig) -> Alarms:
+    """What is said of its loss."""
+
+    def guessing() -> float | None:
+        counts = heldout.target_counts(model.vocab_size)
+        return entropy(counts) if scoring.names[0] == "mlm" and counts.sum() else None
+
+    return Alarms(scoring.names[0], guessing, config.global_batch, pairs=len(scoring.names) > 1)
 
 
 def _thinning(config: PretrainConfig, info: DatasetInfo, begun: Position) -> Thinning | None:

@@ -143,7 +143,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     table.write_text(text.replace('= {"adamw"', '= {"signs": "model.train.optimizers.signs:OPTIMIZER", "adamw"'))
     found.write("model/train/schedules/stairs.py", SCHEDULE)
     found.add_line(
-        "model/train/schedules/__init__.py", "SCHEDULES: dict[str, str] = {", '"stairs": "model.train.schedules.stairs:SCHEDULE",'
+        "model/train/schedules/__init__.py",
+        "SCHEDULES: dict[str, str] = {",
+        '"stairs": "model.train.schedules.stairs:SCHEDULE",',
     )
     found.write("flows/commands/greet.py", VERB)
     found.add_line("flows/cli.py", "COMMANDS: dict[str, str] = {", '"greet": "flows.commands.greet:greet",')

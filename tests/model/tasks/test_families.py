@@ -83,12 +83,9 @@ def test_a_classifier_on_the_mean_of_all_states(tmp_path: Path, pieces: Any, sha
     tuned = finetune(path, sentiment, tmp_path / "tuned", pooling="mean")
     assert tuned.as_json()["metrics"]["accuracy"] > 0.9
     assert checkpoint.load(str(tmp_path / "tuned")).model.model_dump()["classifier_pooling"] == "mean"
-    execute(
-        EVALUATE,
-        EvaluateConfig(precision="fp32", data=str(sentiment)),
-        {"checkpoint": str(tmp_path / "tuned")},
-        str(tmp_path / "eval"),
-    )
+    config = EvaluateConfig(precision="fp32", data=str(sentiment))
+    evaluated = execute(EVALUATE, config, {"checkpoint": str(tmp_path / "tuned")}, str(tmp_path / "eval"))
+    assert evaluated.as_json()["metrics"]["accuracy"] == pytest.approx(tuned.as_json()["metrics"]["accuracy"])
 
 
 def test_a_bilstm_stands_on_a_left_to_right_encoder(tmp_path: Path, pieces: Any, shape: Any, sentiment: Path) -> None:

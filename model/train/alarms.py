@@ -1,0 +1,108 @@
+"""What somebody who watches a loss curve would say: sentences on a training that does not go as trainings do.
+
+Nothing follows from them but a note. They look at log lines alone, so they are the same whether training was resumed or not.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+STUCK_STEPS = 1500  # a BERT-mini in batches of 32 has left the plateau by then, where it leaves it soon
+STUCK_NATS = 0.3  # so much below a guesser that knows frequencies alone is no learning yet
+SPIKE_NATS = 0.5
+SPIKE_DEVIATIONS = 6.0
+USUAL = 12  # lines whose course a spike is held beside
+FLAT_LINES = 30  # so many log lines without any progress are told
+STEEP = 12.0  # times the rate that suits the width
+
+
+class Alarms:
+    """Told once each, but for spikes.
+
+    Args:
+        objective: the first one's name, whose loss is watched.
+        guessing: the loss of a guesser that knows frequencies alone, in nats, where there is one; asked for when it is needed, since it
+            has to be counted.
+        batch: sequences a step.
+    """
+
+    def __init__(self, objective: str, guessing: Callable[[], float | None], batch: int, pairs: bool) -> None:
+        self._loss, self._guessing, self._batch, self._pairs = f"{objective}_loss", guessing, batch, pairs
+        self._losses: list[tuple[int, float, float]] = []  # step, loss, learning rate
+        self._told: set[str] = set()
+
+    def seen(self, line: Mapping[str, Any]) -> list[str]:
+        """What is to be said after this log line."""
+        loss = line.get(self._loss)
+        if not isinstance(loss, float) or not math.isfinite(loss):
+            return []
+        found = [*self._stuck(line, loss), *self._spike(line, loss)]
+        self._losses.append((int(line["step"]), loss, float(line["learning_rate"])))
+        return [*found, *self._flat()]
+
+    def _once(self, name: str) -> bool:
+        new = name not in self._told
+        self._told.add(name)
+        return new
+
+    def _stuck(self, line: Mapping[str, Any], loss: float) -> Iterator[str]:
+        step = int(line["step"])
+        if step < STUCK_STEPS or "stuck" in self._told or "free" in self._told:
+            return
+        guessing = self._guessing()
+        if guessing is None or loss < guessing - STUCK_NATS:
+            self._told.add("free")
+            return
+        self._told.add("stuck")
+        advice = (
+            "models with norms behind their blocks (bert, roberta) stay there for 2,000 to 4,000 steps, modern for some 200"
+        )
+        if self._pairs and self._batch < 128:
+            advice += f"; beside a pair task a batch of {self._batch} is small, its gradient is mostly noise: use 128 or more, or mlm alone"
+        yield (
+            f"after step {step} the loss ({loss:.2f}) is still about that of guessing by frequency ({guessing:.2f}): nothing is read from"
+            f" the context yet; {advice}. A lower learning rate or a longer warm-up may help"
+        )
+
+    def _spike(self, line: Mapping[str, Any], loss: float) -> Iterator[str]:
+        before = [known for _, known, _ in self._losses[-USUAL:]]
+        if len(before) < USUAL:
+            return
+        slope, start = statistics.linear_regression(range(USUAL), before)
+        usual = start + slope * (USUAL - 1)
+        spread = statistics.median(abs(known - start - slope * number) for number, known in enumerate(before)) / 0.6745
+        if loss > usual + max(SPIKE_NATS, SPIKE_DEVIATIONS * spread):
+            yield (
+                f"the loss rose to {loss:.2f} up to step {line['step']}, from about {usual:.2f}: a spike. Where it does not come back"
+                " within some hundred steps, go on from an earlier checkpoint with a lower learning_rate or clip, or beta2 .98"
+            )
+
+    def _flat(self) -> Iterator[str]:
+        if len(self._losses) < 2 * FLAT_LINES or "flat" in self._told:
+            return
+        recent, earlier = self._losses[-FLAT_LINES:], self._losses[-2 * FLAT_LINES : -FLAT_LINES]
+        highest = max(rate for _, _, rate in self._losses)
+        now, then = _mean(recent), _mean(earlier)
+        noise = statistics.stdev(loss for _, loss, _ in recent) / math.sqrt(FLAT_LINES)
+        if recent[0][2] > 0.5 * highest and now > then - noise and self._once("flat"):
+            yield (
+                f"the loss has not fallen since step {earlier[0][0]} ({then:.3f} then, {now:.3f} now) at a learning rate near its peak:"
+                " let it fall (a shorter schedule, wsd's decay), or the model is too small, or the rate too high"
+            )
+
+
+def _mean(lines: Sequence[tuple[int, float, float]]) -> float:
+    return statistics.fmean(loss for _, loss, _ in lines)
+
+
+def too_steep(learning_rate: float, suited: float, optimizer: str) -> str | None:
+    """A sentence where a learning rate is far above the one that suits the width (Yang et al. 2022); of AdamW and its like alone."""
+    if "adamw" not in optimizer or learning_rate <= STEEP * suited:
+        return None
+    return (
+        f"learning_rate ({learning_rate:g}) is {learning_rate / suited:.0f} times what suits a model of this width ({suited:.2g});"
+        " such trainings often spike or stay on the plateau of the first steps"
+    )

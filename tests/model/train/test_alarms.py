@@ -1,0 +1,87 @@
+"""What is said of a loss curve: of one that is stuck, jumps or lies flat, and nothing of one that is as it should be."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.train import alarms
+from model.train.alarms import Alarms, too_steep
+from tests.model.datasets import write_dataset
+from tests.model.train.ranks import config, here
+
+GUESSING = 6.75
+
+
+def said(losses: list[float], every: int = 50, rate: float = 1e-3, batch: int = 32, pairs: bool = True) -> list[str]:
+    watched = Alarms("mlm", lambda: GUESSING, batch, pairs)
+    found = []
+    for number, loss in enumerate(losses):
+        found += watched.seen({"step": (number + 1) * every, "mlm_loss": loss, "learning_rate": rate})
+    return found
+
+
+def falling(steps: int, noise: float = 0.03) -> list[float]:
+    rng = np.random.default_rng(1)
+    return [2.5 + 7 * math.exp(-number / 20) + 4 / (1 + number / 10) + noise * rng.standard_normal() for number in range(steps)]
+
+
+def test_nothing_is_said_of_a_good_curve() -> None:
+    assert said(falling(100)) == []
+
+
+def test_a_loss_that_is_stuck_at_the_frequencies_is_told_once_with_what_is_typical() -> None:
+    (sentence,) = said([9.0, *[6.6] * 40])
+    assert sentence.startswith("after step 1500 the loss (6.60) is still about that of guessing by frequency (6.75)")
+    assert "beside a pair task a batch of 32 is small" in sentence
+    (alone,) = said([9.0, *[6.6] * 40], pairs=False)
+    assert "pair task" not in alone
+    assert said([9.0, *[6.6] * 20]) == []  # it is early
+    assert said([9.0, *[6.2] * 40]) == []
+
+
+def test_a_spike_is_told_and_noise_is_not() -> None:
+    good = falling(60)
+    (sentence,) = said([*good[:40], good[40] + 0.9, *good[41:]])
+    assert f"up to step {41 * 50}" in sentence
+    assert "a spike" in sentence
+    assert said([*good[:40], good[40] + 0.3, *good[41:]]) == []
+    wild = [loss + 0.8 * (-1) ** number for number, loss in enumerate(good)]
+    assert said(wild[20:]) == []  # where it always jumps, a jump says nothing
+
+
+def test_a_flat_loss_is_told_while_the_rate_is_high() -> None:
+    rng = np.random.default_rng(2)
+    flat = [*falling(40), *(3.4 + 0.03 * rng.standard_normal(80))]
+    (sentence,) = said(flat)
+    assert "has not fallen since step" in sentence
+    watched = Alarms("mlm", lambda: GUESSING, 32, False)
+    found = [watched.seen({"step": 50 * n, "mlm_loss": loss, "learning_rate": 1e-3 / (1 + n)}) for n, loss in enumerate(flat)]
+    assert not any(found)
+
+
+def test_lines_without_a_loss_are_passed_over() -> None:
+    watched = Alarms("mlm", lambda: None, 32, False)
+    assert watched.seen({"step": 1, "learning_rate": 0.1}) == []
+    assert watched.seen({"step": 2, "learning_rate": 0.1, "mlm_loss": math.nan}) == []
+    assert [watched.seen({"step": step, "learning_rate": 0.1, "mlm_loss": 6.7}) for step in (3000, 4000)] == [[], []]
+
+
+def test_a_rate_too_high_for_the_width_is_told_before_training() -> None:
+    assert too_steep(2e-3, 3e-4, "adamw") is None
+    assert "is 20 times what suits a model of this width (0.0003)" in str(too_steep(6e-3, 3e-4, "adamw"))
+    assert too_steep(6e-3, 3e-4, "lamb") is None
+
+
+def test_a_run_says_it_and_a_resumed_one_does_not_say_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alarms, "STUCK_STEPS", 4)
+    dataset = write_dataset(tmp_path / "dataset")
+    settings = config(steps=8, log_every=1, learning_rate=1e-6)
+    first = here(settings, dataset, tmp_path / "run", stop_at=5)
+    assert "after step 4 the loss" in first.said("warning")
+    assert "beside a pair task a batch of 8 is small" in first.said("warning")
+    again = here(settings, dataset, tmp_path / "run")
+    assert "the loss" not in again.said("warning")
