@@ -168,7 +168,7 @@ class PretrainConfig(StageConfig):
     def _one_length(self) -> PretrainConfig:
         given = [name for name in ("steps", "tokens", "budget") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} exclude each other: each says how long to train; give one of them")
+            raise ValueError(f"{' and '.join(given)} exclude each other: each says how long to train; take one out ({given[0]}=null)")
         if self.last_step is None:
             for name, remedy in (
                 ("schedule_steps", "leave it out"),
