@@ -219,6 +219,7 @@ class Recipe:
         steps: optimizer steps, those of earlier phases included: the number of the last one.
         learning_rate: the peak.
         rate: parameter's name -> what its learning rate is multiplied with (layer-wise decay, a head's own rate).
+        rates: likewise, by where a parameter stands (`model.train.parameters.place`); those that are missing are 1.
         optimizer: a name in `model.train.optimizers.OPTIMIZERS`.
         schedule: after the warm-up; a name in `model.train.schedules.SCHEDULES`.
         span: the first step of the schedule (from 0), and how many it takes; None: all steps.
@@ -236,6 +237,7 @@ class Recipe:
     seed: int
     precision: Precision
     rate: Callable[[str], float] = everywhere
+    rates: Mapping[str, float] = field(default_factory=dict)
     optimizer: str = "adamw"
     schedule: str = "linear"
     span: tuple[int, int] | None = None
@@ -244,6 +246,12 @@ class Recipe:
     weight_decay: float = 0.01
     clip: float = 1.0
     max_skipped: int = 10
+
+    def learning_rates_at(self, step: int) -> dict[str, float]:
+        """What a log line says of them: that of step `step` (from 0), and those that differ from it."""
+        rate = self.learning_rate_at(step)
+        others = {f"learning_rate_{place}": rate * share for place, share in self.rates.items() if share != 1}
+        return {"learning_rate": rate, **others}
 
     def learning_rate_at(self, step: int) -> float:
         """That of step `step` (from 0)."""

@@ -18,6 +18,7 @@ from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.heldout import HeldOut, HeldOutMeasure, Looks
 from model.train.interfaces import START, Milestones, Position, Recipe, Saved, Training
+from model.train.optimizers import optimizer_kind
 from model.train.parameters import freeze_unused
 from model.train.precision import DTYPES, settle
 from model.train.scoring import Scoring
@@ -100,7 +101,12 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(lacking)}")
     parameters = sum(parameter.numel() for parameter in network.parameters())  # now: an engine may cut them
     engine = engines.choose(
-        build.execution.engine, build.execution.zero, world.size, parameters, sizing.device_memory(world.device)
+        build.execution.engine,
+        build.execution.zero,
+        world.size,
+        parameters,
+        sizing.device_memory(world.device),
+        whole=config.optimizer if optimizer_kind(config.optimizer).sees == "matrices" else None,
     )
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")
@@ -218,6 +224,7 @@ def recipe(config: PretrainConfig, precision: str, begun: Position = START) -> R
         seed=config.seed,
         precision="bf16" if precision == "bf16" else "fp32",
         optimizer=config.optimizer,
+        rates={"embeddings": config.embedding_rate, "hidden": config.hidden_rate},
         schedule=config.schedule,
         betas=config.betas,
         eps=config.eps,
