@@ -1,9 +1,9 @@
 """The table of optimizers. One is a file with an `OptimizerKind`, and a line here. No torch in this module.
 
-    adamw         Adam with decoupled weight decay: the default
-    stable-adamw  AdamW whose rate falls, tensor by tensor, where a gradient is larger than the second moment says
-    lamb          AdamW whose update is as long, in each matrix, as the learning rate's share of its weights: large batches
-    muon          orthogonal updates of the layers' matrices, AdamW for all the rest
+adamw         Adam with decoupled weight decay: the default
+stable-adamw  AdamW whose rate falls, tensor by tensor, where a gradient is larger than the second moment says
+lamb          AdamW whose update is as long, in each matrix, as the learning rate's share of its weights: large batches
+muon          orthogonal updates of the layers' matrices, AdamW for all the rest
 """
 
 from __future__ import annotations

@@ -82,7 +82,9 @@ class Muon(torch.optim.Optimizer):
         mine = iter(_by_shape([matrix for matrix, owner in zip(matrices, owners, strict=True) if owner == rank], self._dtype))
         if size == 1 or not matrices:
             return list(mine)
-        sizes = [[matrix.numel() for matrix, owner in zip(matrices, owners, strict=True) if owner == each] for each in range(size)]
+        sizes = [
+            [matrix.numel() for matrix, owner in zip(matrices, owners, strict=True) if owner == each] for each in range(size)
+        ]
         flat = [matrices[0].new_empty(sum(numbers), dtype=self._dtype) for numbers in sizes]
         for place, found in zip(flat[rank].split(sizes[rank]), mine, strict=True):
             place.copy_(found.reshape(-1))
@@ -124,6 +126,4 @@ def _by_shape(matrices: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     return [one if one.shape == matrix.shape else one.mT for one, matrix in zip(found, matrices, strict=True)]
 
 
-OPTIMIZER = OptimizerKind(
-    build=Muon, state=("exp_avg", "exp_avg_sq"), hidden=("momentum",), sees="matrices"
-)
+OPTIMIZER = OptimizerKind(build=Muon, state=("exp_avg", "exp_avg_sq"), hidden=("momentum",), sees="matrices")

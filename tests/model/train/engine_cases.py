@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from model.train.engines.protocol import Engine
+from model.train.interfaces import MicroBatch
 from model.train.optimizers import optimizer_kind
 from tests.model.datasets import lines
 from tests.model.train.ranks import TINY, start
@@ -180,17 +182,17 @@ def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor
         work = [source.work(step, rank, RANKS).micro_batches for rank in range(RANKS)]
         counts = torch.tensor([scoring.targets(item.batch) for items in work for item in items]).sum(dim=0).clamp(min=1).float()
         mine = [item for items in work for item in items] if world.size == 1 else list(work[world.rank])
-
-        def passes(counts: torch.Tensor) -> float:
-            for item in mine:
-                torch.manual_seed(1000 * step + item.first)
-                engine.backward(item.batch, counts, last=item is mine[-1])
-            return float(engine.step(RATE))
-
         if step == STEPS // 2 and world.size > 1:
-            assert not math.isfinite(passes(counts * math.nan))
-        norms.append(passes(counts))
+            assert not math.isfinite(_step(engine, mine, counts * math.nan, 1000 * step))
+        norms.append(_step(engine, mine, counts, 1000 * step))
     return first, engine.weights(), norms
+
+
+def _step(engine: Engine, items: Sequence[MicroBatch], counts: torch.Tensor, seed: int) -> float:
+    for item in items:
+        torch.manual_seed(seed + item.first)
+        engine.backward(item.batch, counts, last=item is items[-1])
+    return float(engine.step(RATE))
 
 
 def _compare(

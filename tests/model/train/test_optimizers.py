@@ -11,6 +11,7 @@ from torch import Tensor
 
 from model.families.models import new_model
 from model.families.presets import model_config, parse_model
+from model.families.table import FAMILIES
 from model.train.config import PretrainConfig
 from model.train.distributed import join
 from model.train.interfaces import Recipe
@@ -20,6 +21,7 @@ from model.train.optimizers.tensorwise import Cut, Piece, TensorwiseAdam, _squar
 from model.train.parameters import optimizer_states, parameter_groups, place, set_learning_rate
 from model.train.setup import recipe
 from pipeline.core.execution import Execution
+from tests.model.train.engine_cases import CHANGES
 from tests.model.train.ranks import TINY
 
 STEPS, RATE, DECAY, BETAS, EPS = 6, 0.02, 0.1, (0.9, 0.98), 1e-6
@@ -162,7 +164,7 @@ def test_an_orthogonal_update_has_singular_values_near_one() -> None:
         change = (before[name] * (1 - RATE * DECAY) - parameter.detach()).chunk(parts)  # each of them is orthogonal
         for part in change:
             values = torch.linalg.svdvals(part / (RATE * 0.2 * max(part.shape) ** 0.5))
-            assert 0.6 < float(values[-2])  # of a random square matrix the least one may be near 0
+            assert float(values[-2]) > 0.6  # of a random square matrix the least one may be near 0
             assert float(values[0]) < 1.3
 
 
@@ -174,14 +176,17 @@ def test_the_iteration_flattens_what_is_not_rounding() -> None:
     found = orthogonal((left @ torch.diag(values / values.norm()) @ right.mT)[None])[0]
     across = left.mT @ found @ right
     assert float((across - torch.diag(across.diagonal())).abs().max()) < 1e-4
-    assert 0.3 < float(across.diagonal().min())
+    assert float(across.diagonal().min()) > 0.3
     assert float(across.diagonal().max()) < 1.3
 
 
 def test_the_work_is_shared_out_evenly() -> None:
     shapes = [(64, 64)] * 48 + [(64, 256)] * 12 + [(256, 64)] * 12
     owners = shared_out(shapes, 4)
-    work = [sum(min(shape) ** 2 * max(shape) for shape, owner in zip(shapes, owners, strict=True) if owner == rank) for rank in range(4)]
+    work = [
+        sum(min(shape) ** 2 * max(shape) for shape, owner in zip(shapes, owners, strict=True) if owner == rank)
+        for rank in range(4)
+    ]
     assert max(work) <= 1.1 * min(work)
 
 
@@ -195,6 +200,15 @@ def test_muon_takes_the_layers_matrices_and_leaves_the_rest_to_adamw() -> None:
     states = {f"{name}/{key}" for name, _, key in optimizer_states(model, optimizer_kind("muon"))}
     assert {"encoder.layers.0.attention.query.weight/momentum", "generator.masked_lm.dense.weight/exp_avg_sq"} < states
     assert not any(f"{name}/exp_avg" in states for name in hidden)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_has_places(family: str) -> None:
+    model = new_model(parse_model({**TINY, "family": family, "vocab_size": 67, **CHANGES.get(family, {})}))
+    places = {name: place(name, parameter) for name, parameter in model.named_parameters()}
+    assert places["encoder.embeddings.word.weight"] == "embeddings"
+    assert {"embeddings", "hidden", "others"} == set(places.values())
+    assert not any(parameter.ndim == 1 for name, parameter in model.named_parameters() if places[name] == "hidden")
 
 
 def test_places_have_rates_of_their_own() -> None:
