@@ -86,12 +86,12 @@ class Muon(torch.optim.Optimizer):
             [matrix.numel() for matrix, owner in zip(matrices, owners, strict=True) if owner == each] for each in range(size)
         ]
         flat = [matrices[0].new_empty(sum(numbers), dtype=self._dtype) for numbers in sizes]
-        for place, found in zip(flat[rank].split(sizes[rank]), mine, strict=True):
+        for place, found in zip(torch.split(flat[rank], sizes[rank]), mine, strict=True):
             place.copy_(found.reshape(-1))
         sent = [distributed.broadcast(part, each, async_op=True) for each, part in enumerate(flat) if part.numel()]
         for work in sent:
             work.wait()
-        taken = [iter(part.split(numbers)) for part, numbers in zip(flat, sizes, strict=True)]
+        taken = [iter(torch.split(part, numbers)) for part, numbers in zip(flat, sizes, strict=True)]
         return [next(taken[owner]).view_as(matrix) for matrix, owner in zip(matrices, owners, strict=True)]
 
 

@@ -26,7 +26,7 @@ class StableAdamW(TensorwiseAdam):
     def summands(
         self, group: dict[str, Any], parts: Sequence[Part], roots: Sequence[Tensor], updates: Sequence[Tensor]
     ) -> list[list[Tensor]]:
-        expected = torch._foreach_clamp_min(roots, group["eps"])
+        expected = torch._foreach_clamp_min(list(roots), group["eps"])
         return [list(torch._foreach_div([part.gradient for part in parts], expected))]
 
     def scales(self, sums: Tensor, sizes: Tensor) -> Tensor:

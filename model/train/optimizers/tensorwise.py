@@ -191,5 +191,6 @@ def _squares(tensors: Sequence[Tensor]) -> Tensor:
 def _square(tensor: Tensor) -> Tensor:
     """The sum of its squares, a float64 scalar, added up in rows."""
     rows = tensor.numel() // AT_ONCE
-    norms = torch.linalg.vector_norm(tensor[: rows * AT_ONCE].view(rows, AT_ONCE), dim=1)
-    return norms.double().square().sum() + torch.linalg.vector_norm(tensor[rows * AT_ONCE :]).double().square()
+    first: Tensor = torch.linalg.vector_norm(tensor[: rows * AT_ONCE].view(rows, AT_ONCE), dim=1)
+    last: Tensor = torch.linalg.vector_norm(tensor[rows * AT_ONCE :])
+    return first.double().square().sum() + last.double().square()
