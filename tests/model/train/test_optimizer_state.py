@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,53 +31,48 @@ def _zero(optimizer: str) -> int:
     return 0 if optimizer_kind(optimizer).sees == "matrices" else 2
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For each optimizer straight on one and on two ranks, stopped and resumed on two, and from each to the other."""
-    found = tmp_path_factory.mktemp("runs")
-    dataset = write_dataset(found / "dataset", vocab_size=67)  # odd sizes, so that ZeRO has to pad its partitions
-    begun, resumed, last = (
-        [],
-        [],
-        [],
-    )  # at ZeRO 3 last: DeepSpeed leaves a linear layer behind that adds up bias gradients otherwise
-    for name in NAMES:
-        settings, zero = _config(name), _zero(name)
-        here(settings, dataset, found / name / "one", micro_batch=2)
-        here(settings, dataset, found / name / "one-then-two", micro_batch=2, stop_at=STOP)
-        begun.append((None, job(settings, dataset, found / name / "two", micro_batch=2, zero=zero)))
-        begun += [
-            (STOP, job(settings, dataset, found / name / run, micro_batch=2, zero=zero)) for run in ("halves", "two-then-one")
-        ]
-        resumed.append((None, job(settings, dataset, found / name / "halves", micro_batch=2, zero=zero)))
-        onward = 3 if zero else 0
-        last.append((None, job(settings, dataset, found / name / "one-then-two", micro_batch=2, zero=onward)))
-    stops, jobs = zip(*begun, *resumed, *last, strict=True)
-    run_all(jobs, 2, stops)
-    for name in NAMES:
-        here(_config(name), dataset, found / name / "two-then-one", micro_batch=2)
-    return found
+@dataclass(frozen=True)
+class Runs:
+    """Where an optimizer's runs are."""
+
+    root: Path
+
+    def checkpoint(self, name: str) -> Path:
+        return max((self.root / name / "checkpoints").glob("step-*"))
 
 
-def _checkpoint(root: Path, optimizer: str, run: str) -> Path:
-    return max((root / optimizer / run / "checkpoints").glob("step-*"))
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=pytest.mark.soak if name == "stable-adamw" else ()) for name in NAMES]
+)
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Straight on one and on two ranks, stopped and resumed on two, and from each to the other."""
+    root = tmp_path_factory.mktemp("runs")
+    dataset = write_dataset(root / "dataset", vocab_size=67)  # odd sizes, so that ZeRO has to pad its partitions
+    settings, zero = _config(request.param), _zero(request.param)
+    here(settings, dataset, root / "one", micro_batch=2)
+    here(settings, dataset, root / "one-then-two", micro_batch=2, stop_at=STOP)
+    # at ZeRO 3 last: DeepSpeed leaves a linear layer behind that adds up bias gradients otherwise
+    order = [("two", None), ("halves", STOP), ("two-then-one", STOP), ("halves", None), ("one-then-two", None)]
+    stages = [zero, zero, zero, zero, 3 if zero else 0]
+    jobs = [job(settings, dataset, root / name, micro_batch=2, zero=at) for (name, _), at in zip(order, stages, strict=True)]
+    run_all(jobs, 2, [stop for _, stop in order])
+    here(settings, dataset, root / "two-then-one", micro_batch=2)
+    return Runs(root)
 
 
-@pytest.mark.parametrize("optimizer", NAMES)
-def test_resuming_on_the_same_ranks_changes_no_byte(root: Path, optimizer: str) -> None:
-    straight, halves = (digests(_checkpoint(root, optimizer, run)) for run in ("two", "halves"))
+def test_resuming_on_the_same_ranks_changes_no_byte(runs: Runs) -> None:
+    straight, halves = (digests(runs.checkpoint(name)) for name in ("two", "halves"))
     assert [straight[name] for name in FILES] == [halves[name] for name in FILES]
 
 
-@pytest.mark.parametrize("run", ["two", "two-then-one", "one-then-two"])
-@pytest.mark.parametrize("optimizer", NAMES)
-def test_it_is_the_same_training_on_other_ranks(root: Path, optimizer: str, run: str) -> None:
+@pytest.mark.parametrize("name", ["two", "two-then-one", "one-then-two"])
+def test_it_is_the_same_training_on_other_ranks(runs: Runs, name: str) -> None:
     for file, far in (("model.safetensors", 2e-5), ("training/optimizer.safetensors", 1e-5)):
-        found, expected = (checkpoint.read_tensors(str(_checkpoint(root, optimizer, name) / file)) for name in (run, "one"))
+        found, expected = (checkpoint.read_tensors(str(runs.checkpoint(run) / file)) for run in (name, "one"))
         assert found.keys() == expected.keys()
-        for name, tensor in expected.items():
-            torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=far, msg=lambda text, name=name: f"{name}: {text}")
-    ours, theirs = (lines(root / optimizer / name / "metrics.jsonl") for name in (run, "one"))
+        for key, tensor in expected.items():
+            torch.testing.assert_close(found[key], tensor, rtol=1e-3, atol=far, msg=lambda text, key=key: f"{key}: {text}")
+    ours, theirs = (lines(runs.root / run / "metrics.jsonl") for run in (name, "one"))
     assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], abs=1e-4)
 
 
