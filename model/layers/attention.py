@@ -23,6 +23,9 @@ class SelfAttention(nn.Module):
         window: see only tokens at most this far away.
         causal: see only tokens that do not come later.
         rotary: turns queries and keys by their positions.
+
+    Attributes:
+        stacked: projections that are several, one upon another.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class SelfAttention(nn.Module):
         self.pattern = Pattern(window=window, causal=causal)
         self.rotary = rotary
         self.fused = fused
+        self.stacked = {"qkv": 3} if fused else {}
         if fused:
             self.qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=bias)
         else:

@@ -17,6 +17,9 @@ class FeedForward(nn.Module):
             gelu: GeGLU).
         bias: whether the projections have biases.
         dropout: share of what goes down dropped while training.
+
+    Attributes:
+        stacked: projections that are several, one upon another.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         self.gated = gated
+        self.stacked = {"up": 2} if gated else {}
         self.up = nn.Linear(hidden_size, intermediate_size * (2 if gated else 1), bias=bias)
         self.down = nn.Linear(intermediate_size, hidden_size, bias=bias)
         self.activation = ACTIVATIONS[activation]

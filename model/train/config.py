@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from model.families.config import ModelConfig
 from model.families.presets import model_config
 from model.train.batches import Batches
-from model.train.optimizers import OPTIMIZERS
+from model.train.optimizers import known_optimizer, optimizer_help
 from model.train.schedules import SCHEDULES, Schedule, schedule_kind
 from pipeline.core.config import StageConfig, Watching
 from pipeline.core.errors import did_you_mean
@@ -19,6 +20,7 @@ from pipeline.core.humanize import seconds_of
 VERSION = 3
 
 BASE_LEARNING_RATE, BASE_HIDDEN_SIZE = 1e-4, 768  # BERT-base: Devlin et al., 2019, appendix A.2
+LAMB_LEARNING_RATE, LAMB_BATCH = 5e-3, 32_768
 LONGEST_WARMUP, WARMUP_SHARE = 10_000, 10  # 10,000 steps there; at most a tenth of a shorter run
 STEPS = 1_000_000  # of BERT
 DECAY_SHARE, POWER = 0.2, 1.0
@@ -59,11 +61,16 @@ class PretrainConfig(StageConfig):
     objectives: tuple[str, ...] | None = None
     """What is learned, such as mlm and nsp; without it, what the model family learns from this dataset."""
 
-    optimizer: str = "adamw"
-    """A name in the table of optimizers."""
+    optimizer: str = Field(default="adamw", description=optimizer_help())
 
     learning_rate: float | None = Field(default=None, gt=0)
-    """The peak; without it BERT-base's 1e-4, raised in proportion for models narrower than 768."""
+    """The peak; without it BERT-base's 1e-4, raised in proportion for models narrower than 768, and with lamb its paper's for the batch."""
+
+    embedding_rate: float = Field(default=1.0, gt=0)
+    """What the embeddings' learning rate is of the others'."""
+
+    hidden_rate: float = Field(default=1.0, gt=0)
+    """What the learning rate of the layers' matrices is of the others'; with muon, of its own updates beside those of AdamW."""
 
     warmup_steps: int | None = Field(default=None, ge=0)
     """Steps of linear rise from 0, at the beginning of the schedule; without it 10,000, at most a tenth of the schedule's steps."""
@@ -143,9 +150,7 @@ class PretrainConfig(StageConfig):
     @field_validator("optimizer")
     @classmethod
     def _known_optimizer(cls, value: str) -> str:
-        if value not in OPTIMIZERS:
-            raise ValueError(f"there is no such optimizer; {did_you_mean(value, OPTIMIZERS)}")
-        return value
+        return known_optimizer(value)
 
     @field_validator("betas")
     @classmethod
@@ -168,7 +173,9 @@ class PretrainConfig(StageConfig):
     def _one_length(self) -> PretrainConfig:
         given = [name for name in ("steps", "tokens", "budget") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} exclude each other: each says how long to train; take one out ({given[0]}=null)")
+            raise ValueError(
+                f"{' and '.join(given)} exclude each other: each says how long to train; take one out ({given[0]}=null)"
+            )
         if self.last_step is None:
             for name, remedy in (
                 ("schedule_steps", "leave it out"),
@@ -247,14 +254,19 @@ class PretrainConfig(StageConfig):
 
     @property
     def peak_learning_rate(self) -> float:
-        """`learning_rate`, or the one that suits the width."""
+        """`learning_rate`, or the one that suits the optimizer and the width."""
         return self.suited_learning_rate if self.learning_rate is None else self.learning_rate
 
     @property
     def suited_learning_rate(self) -> float:
         """1e-4 · 768 / hidden_size, at least 1e-4: Adam's best rate falls with the width (Yang et al., "Tensor Programs V", 2022,
         Table 3); BERT-large keeps BERT-base's.
+
+        LAMB's is a share of the weights, whatever the width: 5e-3 at 32,768 sequences, with the root of their number
+        (You et al., 2020, Table 4).
         """
+        if self.optimizer == "lamb":
+            return LAMB_LEARNING_RATE * math.sqrt(self.global_batch / LAMB_BATCH)
         width = BASE_HIDDEN_SIZE if self.model is None else self.model.hidden_size
         return max(BASE_LEARNING_RATE, BASE_LEARNING_RATE * BASE_HIDDEN_SIZE / width)
 

@@ -220,6 +220,7 @@ class Recipe:
         pace: how long it trains, and what its learning rate follows.
         learning_rate: the peak.
         rate: parameter's name -> what its learning rate is multiplied with (layer-wise decay, a head's own rate).
+        rates: likewise, by where a parameter stands (`model.train.parameters.place`); those that are missing are 1.
         optimizer: a name in `model.train.optimizers.OPTIMIZERS`.
         schedule: the learning rate's course.
         weight_decay: decoupled, on matrices alone: not on biases and norms.
@@ -235,12 +236,19 @@ class Recipe:
     seed: int
     precision: Precision
     rate: Callable[[str], float] = everywhere
+    rates: Mapping[str, float] = field(default_factory=dict)
     optimizer: str = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     weight_decay: float = 0.01
     clip: float = 1.0
     max_skipped: int = 10
+
+    def learning_rates_at(self, moment: Moment) -> dict[str, float]:
+        """What a log line says of them: that of the step at that moment, and those that differ from it."""
+        rate = self.learning_rate_at(moment)
+        others = {f"learning_rate_{place}": rate * share for place, share in self.rates.items() if share != 1}
+        return {"learning_rate": rate, **others}
 
     def learning_rate_at(self, moment: Moment) -> float:
         """That of the step at that moment."""

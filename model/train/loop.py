@@ -271,7 +271,7 @@ class _Loop:
         line = {
             "step": progress.step,
             **self.window.means(self.world),
-            "learning_rate": rate,
+            **recipe.learning_rates_at(moment),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
         }

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from model.train.interfaces import Recipe, Trained
+from model.train.optimizers import OptimizerKind, optimizer_kind
 
 
 def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -66,20 +67,58 @@ def layer_rates(names: Iterable[str], decay: float) -> Callable[[str], float]:
     return rate
 
 
+_PLACE = re.compile(r"(?:^|\.)encoder\.(?:(embeddings)\.|(?:layers|groups)\.\d+\.)")
+
+
+def place(name: str, parameter: Tensor) -> str:
+    """Where a parameter stands: in the `embeddings` (tables, their norm and projection), as a matrix of a layer (`hidden`), or among
+    the `others`: the layers' vectors, and whatever stands on the encoder.
+    """
+    found = _PLACE.search(name)
+    if found is None:
+        return "others"
+    if found[1]:
+        return "embeddings"
+    return "hidden" if parameter.ndim > 1 else "others"
+
+
 def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     """The optimizer's groups: weight decay on matrices alone, not on biases and norms (google-research/bert, optimization.py).
 
-    Each has its `weight_decay` and its `rate`, what the learning rate is multiplied with. Matrices come first.
+    Matrices come first. Each group has
+
+        weight_decay  its own
+        rate          what the learning rate is multiplied with
+        matrices      whether it holds matrices and tables, or vectors
+        hidden        for an optimizer that treats the layers' matrices apart: of how many each parameter is made up; else 0
     """
-    found: dict[tuple[bool, float], dict[str, Any]] = {}
+    apart = optimizer_kind(recipe.optimizer).hidden is not None
+    found: dict[tuple[bool, float, int], dict[str, Any]] = {}
     for decays in (True, False):
         for name, parameter in trained_parameters(model):
             if (parameter.ndim > 1) is decays:
-                rate = recipe.rate(name)
+                where = place(name, parameter)
+                rate = recipe.rate(name) * recipe.rates.get(where, 1.0)
+                hidden = _stacked(model, name) if apart and where == "hidden" else 0
                 decay = recipe.weight_decay if decays else 0.0
-                group = found.setdefault((decays, rate), {"params": [], "weight_decay": decay, "rate": rate})
-                group["params"].append(parameter)
+                values = {"params": [], "weight_decay": decay, "rate": rate, "matrices": decays, "hidden": hidden}
+                found.setdefault((decays, rate, hidden), values)["params"].append(parameter)
     return list(found.values())
+
+
+def _stacked(model: nn.Module, name: str) -> int:
+    """How many matrices, one upon another, a layer's matrix is made up of: a fused projection, a gated block."""
+    module, _, last = name.removesuffix(".weight").rpartition(".")
+    stacked: Mapping[str, int] = getattr(model.get_submodule(module), "stacked", {})
+    return stacked.get(last, 1)
+
+
+def optimizer_states(model: nn.Module, optimizer: OptimizerKind) -> Iterator[tuple[str, nn.Parameter, str]]:
+    """What the optimizer holds of the model: a parameter's name, the parameter, and the name of a state of its shape."""
+    for name, parameter in trained_parameters(model):
+        apart = optimizer.hidden is not None and place(name, parameter) == "hidden"
+        for key in optimizer.hidden or () if apart else optimizer.state:
+            yield name, parameter, key
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

@@ -20,7 +20,7 @@ from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.interfaces import Position
 from model.train.optimizers import optimizer_kind
-from model.train.parameters import trained_parameters
+from model.train.parameters import optimizer_states
 from model.train.start import Beginning, check_same_shape
 from model.train.vocabulary import check_vocabulary
 from pipeline import tokenizer
@@ -138,8 +138,8 @@ def check_optimizer(found: state.Resumed, model: nn.Module, optimizer: str) -> N
     """
     if found.progress.updates == 0:
         return
-    for name, _ in trained_parameters(model):
-        if any(f"{name}/{key}" not in found.optimizer for key in optimizer_kind(optimizer).state):
+    for name, _, key in optimizer_states(model, optimizer_kind(optimizer)):
+        if f"{name}/{key}" not in found.optimizer:
             raise UsageError(
                 f"{found.path} has no optimizer state of {name}, which was not trained there; use the objectives of the phase before,"
                 " or begin a new training from the weights with checkpoint"

@@ -21,6 +21,7 @@ from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.heldout import HeldOut, HeldOutMeasure, entropy
 from model.train.interfaces import START, Milestones, Position, Saved, Training
+from model.train.optimizers import optimizer_kind
 from model.train.parameters import freeze_unused
 from model.train.precision import DTYPES, settle
 from model.train.recipe import pace_of, recipe, step_pace
@@ -110,7 +111,12 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(lacking)}")
     parameters = sum(parameter.numel() for parameter in network.parameters())  # now: an engine may cut them
     engine = engines.choose(
-        build.execution.engine, build.execution.zero, world.size, parameters, sizing.device_memory(world.device)
+        build.execution.engine,
+        build.execution.zero,
+        world.size,
+        parameters,
+        sizing.device_memory(world.device),
+        whole=config.optimizer if optimizer_kind(config.optimizer).sees == "matrices" else None,
     )
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")

@@ -14,6 +14,7 @@ from model.tasks.files_read import absent, data_fingerprint
 from model.tasks.options import FrozenLayers, TaskOptions
 from model.tasks.table import TASKS, task_options
 from model.tasks.together_options import TOGETHER, Part
+from model.train.optimizers import known_optimizer, optimizer_help
 from pipeline.core import fingerprints
 from pipeline.core.artifact import canonical_json
 from pipeline.core.config import InputPath, StageConfig
@@ -55,6 +56,8 @@ class FinetuneConfig(StageConfig):
 
     learning_rate: float | None = Field(default=None, gt=0)
     """The peak; by default 1e-3 with frozen, 3e-4 for hidden sizes below 512, else 5e-5."""
+
+    optimizer: str = Field(default="adamw", description=optimizer_help())
 
     layer_decay: float = Field(default=1.0, gt=0, le=1)
     """A layer's learning rate is this share of that of the layer above it, the head's is whole; 1: all are alike. ELECTRA's are 0.8 and 0.9."""
@@ -116,6 +119,11 @@ class FinetuneConfig(StageConfig):
 
     model: str | None = None
     """With from_scratch and without a checkpoint: a preset's name; the tokenizer is the input vocab."""
+
+    @field_validator("optimizer")
+    @classmethod
+    def _known_optimizer(cls, value: str) -> str:
+        return known_optimizer(value)
 
     @field_validator("task")
     @classmethod

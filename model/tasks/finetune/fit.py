@@ -28,6 +28,7 @@ from model.train import engines, sizing, state
 from model.train.distributed import StopRequest, World
 from model.train.interfaces import Interrupted, Recipe, Saved, Training, everywhere
 from model.train.loop import Finished, train
+from model.train.optimizers import optimizer_kind
 from model.train.pace import StepPace
 from model.train.parameters import freeze_unused, layer_rates
 from model.train.precision import Precision, settle
@@ -132,12 +133,20 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
     parameters = sum(parameter.numel() for parameter in network.parameters())  # now: an engine may cut them
     kept = execution.keep_checkpoints + config.keeps_best
     world.first_decides(lambda: sizing.check_disk(path, parameters, kept))
-    engine = engines.choose(execution.engine, execution.zero, world.size, parameters, sizing.device_memory(world.device))
+    sees = optimizer_kind(config.optimizer).sees
+    engine = engines.choose(
+        execution.engine,
+        execution.zero,
+        world.size,
+        parameters,
+        sizing.device_memory(world.device),
+        whole=config.optimizer if sees == "matrices" else None,
+    )
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")
     train_split, dev_split = setup.train, setup.dev
     splits = [train_split.samples, dev_split.samples]
-    only_looked_up(network, splits, model.pad_token_id, resumed, whole=engine.name != "torch")
+    only_looked_up(network, splits, model.pad_token_id, resumed, whole=engine.name != "torch" or sees != "numbers")
     states = storage.join(build.scratch, STATES, os.path.basename(path))
     if isinstance(network, FrozenNetwork):
         train_split, dev_split = _stored(setup, network, states, precision, report)
@@ -166,6 +175,7 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
             schedule=Schedule(warmup=math.ceil(setup.steps * config.warmup)),
             seed=config.seed,
             precision=precision,
+            optimizer=config.optimizer,
             weight_decay=config.weight_decay,
             clip=config.clip,
             rate=everywhere if config.layer_decay == 1 else layer_rates(network.state_dict(), config.layer_decay),

@@ -22,7 +22,16 @@ from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build, Outcome
 
 CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
-RECIPE = ("epochs", "batch_size", "layer_decay", "warmup", "weight_decay", "clip", "seed")  # of the config, in metrics.json
+RECIPE = (
+    "epochs",
+    "batch_size",
+    "optimizer",
+    "layer_decay",
+    "warmup",
+    "weight_decay",
+    "clip",
+    "seed",
+)  # of the config, in metrics.json
 
 
 class _Part(Reporter):

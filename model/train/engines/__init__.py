@@ -30,7 +30,9 @@ class EngineChoice:
     reason: str = ""
 
 
-def choose(wanted: str, zero: int | None, processes: int, parameters: int, memory: int | None) -> EngineChoice:
+def choose(
+    wanted: str, zero: int | None, processes: int, parameters: int, memory: int | None, whole: str | None = None
+) -> EngineChoice:
     """Which engine runs.
 
     `auto` takes DeepSpeed where a ZeRO stage is asked for or the state does not fit a device, and torch where not.
@@ -40,10 +42,18 @@ def choose(wanted: str, zero: int | None, processes: int, parameters: int, memor
         zero: the ZeRO stage that was asked for; None: none was.
         parameters: how many are trained.
         memory: bytes of a device; None: it is not bounded by one (a CPU).
+        whole: the optimizer, if it needs whole matrices, which every ZeRO stage cuts; None: any engine can run it.
 
     Raises:
-        UsageError: no such engine or stage, or the two do not fit together.
+        UsageError: no such engine or stage, or the two do not fit together, or with the optimizer.
     """
+    found = _choose(wanted, zero, processes, parameters, memory if whole is None else None)
+    if found.zero and whole is not None:
+        raise UsageError(f"optimizer ({whole}) needs whole matrices, and ZeRO {found.zero} cuts them; use --engine torch")
+    return found
+
+
+def _choose(wanted: str, zero: int | None, processes: int, parameters: int, memory: int | None) -> EngineChoice:
     if wanted != AUTO and wanted not in ENGINES:
         raise UsageError(f"engine ({wanted}) is unknown; {did_you_mean(wanted, (AUTO, *ENGINES))}")
     if zero is not None and zero not in (0, 1, 2, 3):

@@ -17,9 +17,6 @@ def create(
     Args:
         micro_batch: the most samples at once.
         accumulation: the most micro-batches a step.
-
-    Raises:
-        UsageError: it cannot run this optimizer.
     """
     found: Engine = load(ENGINES[choice.name])(
         trained, recipe, world, zero=choice.zero, micro_batch=micro_batch, accumulation=accumulation

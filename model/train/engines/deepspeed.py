@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from model.train.distributed import World
 from model.train.interfaces import Recipe, Trained
 from model.train.optimizers import optimizer_kind
-from model.train.parameters import parameter_groups, set_learning_rate, trained_parameters
-from pipeline.core.errors import UsageError
+from model.train.optimizers.tensorwise import Cut, Piece
+from model.train.parameters import optimizer_states, parameter_groups, set_learning_rate
 
 
 def _import_deepspeed(device: str) -> Any:
@@ -48,15 +48,7 @@ def _import_deepspeed(device: str) -> Any:
 def engine(
     trained: Trained, recipe: Recipe, world: World, *, zero: int, micro_batch: int, accumulation: int
 ) -> DeepSpeedEngine:
-    """The engine for ZeRO stage `zero`.
-
-    Raises:
-        UsageError: the stage cuts parameters that the optimizer needs whole.
-    """
-    if not optimizer_kind(recipe.optimizer).elementwise:
-        raise UsageError(
-            f"optimizer ({recipe.optimizer}) needs whole parameters, ZeRO stage {zero} cuts them; use --engine torch"
-        )
+    """The engine for ZeRO stage `zero`; the optimizer is none that needs whole matrices (`engines.choose`)."""
     settings = ds_config(recipe, zero, micro_batch, accumulation, world.device.type)
     return (_WholeParameters if zero < 3 else _CutParameters)(trained, recipe, world, settings)
 
@@ -94,6 +86,8 @@ class DeepSpeedEngine:
         self._engine, *_ = self._deepspeed.initialize(
             model=self._trained, optimizer=self._optimizer, config=dict(settings), dist_init_required=False
         )
+        if self._kind.sees == "tensors":
+            self._optimizer.cuts = dict(self._cuts())  # type: ignore[attr-defined]
 
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
         self._engine.set_gradient_accumulation_boundary(last)
@@ -119,11 +113,10 @@ class DeepSpeedEngine:
         if self._updates == 0:
             return found
         self._link()
-        for name, parameter in trained_parameters(self._model):
-            for key in self._kind.state:
-                whole = self._deepspeed.utils.safe_get_full_optimizer_state(parameter, key)
-                if self._world.first:
-                    found[f"{name}/{key}"] = whole.detach().to("cpu", copy=True)
+        for name, parameter, key in optimizer_states(self._model, self._kind):
+            whole = self._deepspeed.utils.safe_get_full_optimizer_state(parameter, key)
+            if self._world.first:
+                found[f"{name}/{key}"] = whole.detach().to("cpu", copy=True)
         return found
 
     def load_optimizer_state(self, state: Mapping[str, Tensor], updates: int) -> None:
@@ -136,9 +129,8 @@ class DeepSpeedEngine:
                 **{key: torch.zeros_like(flat) for key in self._kind.state},
             }
         self._link()
-        for name, parameter in trained_parameters(self._model):
-            for key in self._kind.state:
-                self._put(parameter, key, state[f"{name}/{key}"].to(self._world.device))
+        for name, parameter, key in optimizer_states(self._model, self._kind):
+            self._put(parameter, key, state[f"{name}/{key}"].to(self._world.device))
 
     def _link(self) -> None:
         """Tell parameters where their optimizer state is."""
@@ -149,6 +141,10 @@ class DeepSpeedEngine:
 
     def _put(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
         """Set a state of the whole parameter."""
+        raise NotImplementedError
+
+    def _cuts(self) -> Iterator[tuple[Tensor, Cut]]:
+        """The partitions, with what each holds of which parameters."""
         raise NotImplementedError
 
 
@@ -172,6 +168,14 @@ class _WholeParameters(DeepSpeedEngine):
     def _put(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
         self._deepspeed.utils.safe_set_full_optimizer_state(parameter, value, key)
 
+    def _cuts(self) -> Iterator[tuple[Tensor, Cut]]:
+        """A group's parameters lie one behind the other, and each rank has an equal share of that (`tensor_fragment.py`)."""
+        for flat, parameters in zip(self._partitions(), self._engine.optimizer.bit16_groups, strict=True):
+            here = [(number, one._hp_mapping) for number, one in enumerate(parameters) if one._hp_mapping is not None]
+            places = [(number, found.hp_fragment_address) for number, found in here]
+            pieces = tuple(Piece(number, place.start, place.numel) for number, place in places)
+            yield flat, Cut(tuple(parameter.numel() for parameter in parameters), pieces)
+
 
 class _CutParameters(DeepSpeedEngine):
     """Stage 3: weights are shared out, too, and gathered where they are needed."""
@@ -194,3 +198,15 @@ class _CutParameters(DeepSpeedEngine):
         flat[: value.numel()] = value.flatten()
         part = flat.narrow(0, size * self._world.rank, size)
         self._deepspeed.utils.safe_set_local_optimizer_state(parameter, part, key)
+
+    def _cuts(self) -> Iterator[tuple[Tensor, Cut]]:
+        """Each rank has an equal part of each parameter, one behind the other, padded where the ranks do not divide it."""
+        for flat, parameters in zip(self._partitions(), self._engine.optimizer.fp16_groups, strict=True):
+            pieces, start = [], 0
+            for number, parameter in enumerate(parameters):
+                size = parameter.partition_numel()
+                length = min(size, parameter.ds_numel - size * self._world.rank)
+                if length > 0:
+                    pieces.append(Piece(number, start, length))
+                start += size
+            yield flat, Cut(tuple(int(parameter.ds_numel) for parameter in parameters), tuple(pieces))

@@ -13,7 +13,14 @@ from model.train.distributed import World
 from model.train.engines.gradients import GradientSums
 from model.train.interfaces import Recipe, Trained
 from model.train.optimizers import optimizer_kind
-from model.train.parameters import clip, gradient_norm, parameter_groups, set_learning_rate, trained_parameters
+from model.train.parameters import (
+    clip,
+    gradient_norm,
+    optimizer_states,
+    parameter_groups,
+    set_learning_rate,
+    trained_parameters,
+)
 
 
 def engine(trained: Trained, recipe: Recipe, world: World, *, zero: int, micro_batch: int, accumulation: int) -> TorchEngine:
@@ -29,7 +36,7 @@ class TorchEngine:
         self._world, self._clip = world, recipe.clip
         self._trained = trained.to(world.device)
         self._model = trained.model
-        self._parameters = dict(trained_parameters(self._model))
+        self._parameters = [parameter for _, parameter in trained_parameters(self._model)]
         self._kind = optimizer_kind(recipe.optimizer)
         self._optimizer = self._kind.build(parameter_groups(self._model, recipe), recipe)
         self._sums: GradientSums | None = None
@@ -37,7 +44,9 @@ class TorchEngine:
             with torch.no_grad():
                 for tensor in self._model.state_dict(keep_vars=True).values():  # whatever made them, all begin with the same
                     distributed.broadcast(tensor, 0)
-            self._sums = GradientSums(list(self._parameters.values()))
+            self._sums = GradientSums(self._parameters)
+            if self._kind.sees == "matrices":
+                self._optimizer.ranks = (world.rank, world.size)  # type: ignore[attr-defined]
 
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
         loss, figures = self._trained(batch, counts)
@@ -51,7 +60,7 @@ class TorchEngine:
 
     def step(self, learning_rate: float) -> Tensor:
         set_learning_rate(self._optimizer, learning_rate)
-        parameters = list(self._parameters.values())
+        parameters = self._parameters
         if self._world.device.type == "cuda" and self._kind.skips:
             # The device decides whether to update, and the host reads of it later: it is never waited for here.
             norm = gradient_norm(parameters)
@@ -76,15 +85,13 @@ class TorchEngine:
             return {}
         return {
             f"{name}/{key}": self._optimizer.state[parameter][key].detach().to("cpu", copy=True)
-            for name, parameter in self._parameters.items()
-            for key in self._kind.state
+            for name, parameter, key in optimizer_states(self._model, self._kind)
         }
 
     def load_optimizer_state(self, state: Mapping[str, Tensor], updates: int) -> None:
         if updates == 0:
             return
-        for name, parameter in self._parameters.items():
-            self._optimizer.state[parameter] = {
-                "step": torch.tensor(float(updates), device=parameter.device),
-                **{key: state[f"{name}/{key}"].to(parameter.device, copy=True) for key in self._kind.state},
-            }
+        for parameter in self._parameters:
+            self._optimizer.state[parameter] = {"step": torch.tensor(float(updates), device=parameter.device)}
+        for name, parameter, key in optimizer_states(self._model, self._kind):
+            self._optimizer.state[parameter][key] = state[f"{name}/{key}"].to(parameter.device, copy=True)

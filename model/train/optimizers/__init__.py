@@ -1,11 +1,18 @@
-"""The table of optimizers. One is a file with an `OptimizerKind`, and a line here. No torch in this module."""
+"""The table of optimizers. One is a file with an `OptimizerKind`, and a line here. No torch in this module.
+
+adamw         Adam with decoupled weight decay: the default
+stable-adamw  AdamW whose rate falls, tensor by tensor, where a gradient is larger than the second moment says
+lamb          AdamW whose update is as long, in each matrix, as the learning rate's share of its weights: large batches
+muon          orthogonal updates of the layers' matrices, AdamW for all the rest
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from pipeline.core.errors import did_you_mean
 from pipeline.core.registry import load
 
 if TYPE_CHECKING:
@@ -13,7 +20,28 @@ if TYPE_CHECKING:
 
     from model.train.interfaces import Recipe
 
-OPTIMIZERS: dict[str, str] = {"adamw": "model.train.optimizers.adamw:OPTIMIZER"}
+OPTIMIZERS: dict[str, str] = {
+    "adamw": "model.train.optimizers.adamw:OPTIMIZER",
+    "stable-adamw": "model.train.optimizers.stable_adamw:OPTIMIZER",
+    "lamb": "model.train.optimizers.lamb:OPTIMIZER",
+    "muon": "model.train.optimizers.muon:OPTIMIZER",
+}
+
+
+def known_optimizer(name: str) -> str:
+    """The value of a config's field, if there is an optimizer of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in OPTIMIZERS:
+        raise ValueError(f"there is no such optimizer; {did_you_mean(name, OPTIMIZERS)}")
+    return name
+
+
+def optimizer_help() -> str:
+    """The help text of a config's field."""
+    return f"What turns gradients into updates: {', '.join(OPTIMIZERS)}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,17 +49,24 @@ class OptimizerKind:
     """What a file of this package holds.
 
     Attributes:
-        build: parameter groups and recipe to the optimizer.
+        build: parameter groups (`model.train.parameters.parameter_groups`) and recipe to the optimizer.
         state: the names of its state tensors that have the parameter's shape; a scalar `step` comes beside them.
-        elementwise: whether each number of a parameter is updated by itself. ZeRO 1 to 3 cut flattened parameters at any
-            place, so an optimizer that looks at whole matrices (LAMB, Muon) would be silently wrong there.
+        hidden: likewise of the layers' matrices, where it treats those apart: then they have groups of their own.
+        sees: what it looks at to update one number of a parameter. ZeRO 1 to 3 cut flattened parameters at any place.
+
+            numbers    that number, its gradient and its state alone: any engine
+            tensors    sums over all numbers of the parameter, too: any engine; where it cuts parameters it sets the optimizer's
+                       `cuts` (see `model.train.optimizers.tensorwise`)
+            matrices   the whole parameter: never cut; where several ranks hold all of them, the engine sets the optimizer's `ranks`,
+                       (this rank, how many), so that they can share the work
         skips: whether it leaves everything as it is where its attribute `found_inf`, a tensor, is 1, as torch's fused ones do:
             then a GPU needs not be asked at each step whether the gradient is finite.
     """
 
     build: Callable[[list[dict[str, Any]], Recipe], Optimizer]
     state: tuple[str, ...]
-    elementwise: bool = True
+    hidden: tuple[str, ...] | None = None
+    sees: Literal["numbers", "tensors", "matrices"] = "numbers"
     skips: bool = False
 
 

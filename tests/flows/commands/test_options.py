@@ -18,6 +18,7 @@ from flows.commands.options import field_options
 from flows.commands.spelling import Spelled, comma_separated
 from flows.commands.stage_command import OF_CONFIG, OF_EXECUTION, StageCommand
 from flows.graph import launch, stages
+from model.train.optimizers import OPTIMIZERS
 from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.stage import Outcome
 from pipeline.core.worker import Job
@@ -109,6 +110,12 @@ def test_every_plain_field_of_a_stage_has_an_option_and_no_name_comes_twice(name
     }
     assert {f"{OF_CONFIG}{field}" for field in plain} <= names
     assert any(str(found).startswith(OF_EXECUTION) for found in names) == (stages.stage(name).worker is not None)
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "finetune"])
+def test_help_names_the_optimizers(verb: str) -> None:
+    told = " ".join(CliRunner().invoke(cli.cloze, [verb, "--help"]).output.split())
+    assert all(name in told for name in OPTIMIZERS)
 
 
 @pytest.mark.parametrize("name", ["--help", *(f"{verb} --help" for verb in cli.COMMANDS)])

@@ -88,6 +88,18 @@ def test_a_piece_that_was_not_announced_is_an_error() -> None:
         words(torch.tensor([4]))
 
 
+def test_an_optimizer_that_looks_at_norms_gets_the_whole_table(few_words: Path, pretrained: str, tmp_path: Path) -> None:
+    config = settings(few_words, optimizer="lamb", learning_rate=1e-2, epochs=6, baselines=False)
+    with pytest.raises(Stopped):
+        finetune(config, pretrained, tmp_path / "stopped", report=Listener(stop_at=2))
+    (newest,) = (tmp_path / "stopped" / "checkpoints").glob("step-*")
+    resumed, start = state.read(str(newest)), checkpoint.load(pretrained).state
+    assert list(plain(resumed.weights)) == list(resumed.weights)
+    assert resumed.optimizer[f"{TABLE}/exp_avg"].shape == start[TABLE].shape
+    moved = float((resumed.weights[TABLE] - start[TABLE]).norm() / start[TABLE].norm())
+    assert 1e-4 < moved <= 1.01e-2 * resumed.progress.step  # a trust ratio's update is a share of the table
+
+
 def test_its_state_is_the_whole_table() -> None:
     table = Table(10, 4)
     words = LookedUp(table, np.array([0, 3, 7]))

@@ -47,6 +47,7 @@ def test_the_command_line_loads_nothing_heavy() -> None:
         ({"stepps": 3}, "unknown config key pretrain.stepps; did you mean 'steps'?"),
         ({"schedule": "cosin"}, "did you mean 'cosine'?"),
         ({"optimizer": "adam"}, "did you mean 'adamw'?"),
+        ({"optimizer": "lambda"}, "did you mean 'lamb'?"),
         ({"model": "bert-tinny"}, "did you mean 'bert-tiny'?"),
         ({"model": {"hidden_siz": 3}}, "did you mean 'hidden_size'?"),
         ({"betas": [0.9, 1.0]}, "less than 1"),

@@ -8,6 +8,7 @@ import pytest
 
 from model.families.table import FAMILIES
 from model.train.engines import EngineChoice, choose
+from model.train.optimizers import OPTIMIZERS
 from pipeline.core.errors import UsageError
 from tests.model.train.engine_cases import Case, Row, cases, table
 
@@ -15,8 +16,11 @@ FAST = [
     *cases(["bert"], ["fp32"], [2]),
     *cases(["albert"], ["bf16"], [2]),
     *cases(["electra"], ["bf16"], [1]),
+    *cases(["bert"], ["fp32"], [2], ["lamb", "muon"]),
+    *cases(["modern"], ["bf16"], [1], ["muon"]),
+    Case("modern", "deepspeed", 2, "bf16", 1, "stable-adamw"),
 ]
-ALL = [case for case in cases(sorted(FAMILIES)) if case not in FAST]
+ALL = [case for case in cases(sorted(FAMILIES), optimizers=tuple(OPTIMIZERS)) if case not in FAST]
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +57,11 @@ def test_engines_agree_on_every_family(slow: dict[Case, Row], case: Case) -> Non
         ({"zero": 1, "processes": 1}, EngineChoice("torch", 0, "one process has nothing to share out at ZeRO 1")),
         ({"memory": 80 * 10**9}, EngineChoice("torch", 0)),
         ({"memory": 2 * 10**9}, EngineChoice("deepspeed", 1, "weights and optimizer take 1.8 of 2.0 GB a device")),
+        ({"memory": 2 * 10**9, "whole": "muon"}, EngineChoice("torch", 0)),
+        (
+            {"zero": 2, "processes": 1, "whole": "muon"},
+            EngineChoice("torch", 0, "one process has nothing to share out at ZeRO 2"),
+        ),
     ],
 )
 def test_deepspeed_runs_where_it_is_needed(asked: dict[str, Any], found: EngineChoice) -> None:
@@ -72,3 +81,10 @@ def test_deepspeed_runs_where_it_is_needed(asked: dict[str, Any], found: EngineC
 def test_what_does_not_fit_together_is_refused(wanted: str, zero: int | None, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         choose(wanted, zero, 2, 1000, None)
+
+
+@pytest.mark.parametrize("asked", [{"zero": 2}, {"wanted": "deepspeed"}, {"wanted": "deepspeed", "zero": 3, "processes": 1}])
+def test_whole_matrices_and_zero_exclude_each_other(asked: dict[str, Any]) -> None:
+    values = {"wanted": "auto", "zero": None, "processes": 2, "parameters": 1000, "memory": None, **asked}
+    with pytest.raises(UsageError, match=r"optimizer \(muon\) needs whole matrices, and ZeRO \d cuts them; use --engine torch"):
+        choose(**values, whole="muon")
