@@ -18,8 +18,10 @@ from model.train.interfaces import Recipe
 from model.train.optimizers import OPTIMIZERS, optimizer_kind
 from model.train.optimizers.muon import orthogonal, shared_out
 from model.train.optimizers.tensorwise import Cut, Piece, TensorwiseAdam, _squares
+from model.train.pace import StepPace
 from model.train.parameters import optimizer_states, parameter_groups, place, set_learning_rate
-from model.train.setup import recipe
+from model.train.recipe import recipe, step_pace
+from model.train.schedules import Schedule
 from pipeline.core.execution import Execution
 from tests.model.train.engine_cases import CHANGES
 from tests.model.train.ranks import TINY
@@ -29,9 +31,9 @@ STEPS, RATE, DECAY, BETAS, EPS = 6, 0.02, 0.1, (0.9, 0.98), 1e-6
 
 def _recipe(optimizer: str, **values: Any) -> Recipe:
     return Recipe(
-        steps=STEPS,
+        pace=StepPace(steps=STEPS, span=STEPS),
         learning_rate=RATE,
-        warmup=0,
+        schedule=Schedule(),
         seed=1,
         precision=values.pop("precision", "fp32"),
         optimizer=optimizer,
@@ -213,17 +215,20 @@ def test_every_family_has_places(family: str) -> None:
 
 def test_places_have_rates_of_their_own() -> None:
     model = new_model(model_config("bert-tiny", vocab_size=50))
-    settings = recipe(PretrainConfig(embedding_rate=0.5, hidden_rate=2.0, learning_rate=1e-3, warmup_steps=0, steps=10), "fp32")
+    given = PretrainConfig(embedding_rate=0.5, hidden_rate=2.0, learning_rate=1e-3, warmup_steps=0, steps=10)
+    pace = step_pace(given)
+    settings = recipe(given, "fp32", pace)
     rates = {id(one): group["rate"] for group in parameter_groups(model, settings) for one in group["params"]}
     for name, parameter in model.named_parameters():
         layer, matrix = ".layers." in name, parameter.ndim > 1
         assert rates[id(parameter)] == (0.5 if ".embeddings." in name else 2.0 if layer and matrix else 1.0), name
-    assert settings.learning_rates_at(5) == {
+    assert settings.learning_rates_at(pace.moment(5, 0, 0, (0, 0))) == {
         "learning_rate": pytest.approx(5e-4),
         "learning_rate_embeddings": pytest.approx(2.5e-4),
         "learning_rate_hidden": pytest.approx(1e-3),
     }
-    assert recipe(PretrainConfig(), "fp32").learning_rates_at(0).keys() == {"learning_rate"}
+    usual = PretrainConfig()
+    assert recipe(usual, "fp32", step_pace(usual)).learning_rates_at(pace.moment(0, 0, 0, (0, 0))).keys() == {"learning_rate"}
 
 
 def test_lambs_rate_goes_with_the_root_of_the_batch() -> None:
