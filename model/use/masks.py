@@ -46,9 +46,8 @@ class Filler:
             loaded = load(directory)
             self.pieces = tokenizer.load(loaded.tokenizer)
         if "masked_lm" not in loaded.heads:
-            raise UsageError(
-                f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); name a pretrained checkpoint"
-            )
+            remedy = "use `cloze generate`" if "lm" in loaded.heads else "name a pretrained checkpoint"
+            raise UsageError(f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); {remedy}")
         self.mask_token = str(self.pieces.backend.id_to_token(self.pieces.special.mask))
         self.longest = loaded.model.max_position_embeddings
         self.model = restore(loaded.model, loaded.state)
