@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     "--temperature", type=click.FloatRange(min=0), help="Draw from logits divided by it; 0, as by default, takes the likeliest."
 )
 @click.option("--top-k", type=click.IntRange(min=1), help="Draw from so many of the likeliest tokens.")
-@click.option("--top-p", type=click.FloatRange(min=0, max=1, min_open=True), help="Draw from the likeliest that sum up to this.")
+@click.option(
+    "--top-p", type=click.FloatRange(min=0, max=1, min_open=True), help="Draw from the likeliest that sum up to this."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of chance.")
 def generate(
     asked: Asked,

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from torch import Tensor
 
-from model.families.config import ModelConfig
+from model.families.config import ModelConfig, ways
 from model.families.key_map import KeyMap
 from model.families.presets import parse_model
 from model.families.table import FAMILIES, has_part, part
@@ -115,6 +115,12 @@ class Hub:
         for head in heads:
             if head in self.refused:
                 raise DataError(f"{head} (a head of this {self.family} model) has no Hugging Face form: {self.refused[head]}")
+        way = ways(heads)
+        if way and not {"mlm", "lm"} & set(way):
+            raise DataError(
+                f"masked_lm (a head of this {self.family} model) was trained on {', '.join(way)} and names tokens at the position before"
+                " them, which no Hugging Face class of the family does; train it on with mlm, or fine-tune it, and export that"
+            )
         architecture = self.architectures.get(frozenset(heads) - set(self.unexported))
         if architecture is None:
             raise DataError(
@@ -206,7 +212,9 @@ class Hub:
         named: dict[str, Tensor] = {}
         keys = self.keys_for(() if head is None else (head,))
         for theirs, tensor in current.items():
-            if _NUMBER.sub(".{n}.", f".{theirs}")[1:] in self.ignored or (theirs.startswith(self.unused) and keys.ours(theirs) is None):
+            if _NUMBER.sub(".{n}.", f".{theirs}")[1:] in self.ignored or (
+                theirs.startswith(self.unused) and keys.ours(theirs) is None
+            ):
                 continue
             original = self.copies.get(theirs)
             if original in current:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from model.data.collate import blank
+from model.data.directions import Directions
 from model.data.layouts import layout_for
 from model.data.shards import Shards, verify
 from model.data.training import training_order, training_shards
-from model.objectives import choose
+from model.objectives import CAUSAL, MASKED, choose, trained_heads
 from model.train import engines, phases, sizing, state
 from model.train.compiling import compiling_seconds, decide
 from model.train.config import PretrainConfig
@@ -89,6 +91,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     model = beginning.model
     config = config.model_copy(update={"model": model})
     names = choose(model, info, config.objectives, teacher.model if teacher else None)
+    directions = directions_of(names, config.causal_share, config.global_batch)
     plan = sizing.plan(
         config.global_batch, build.execution.micro_batch, model, info.length, world, teacher.model if teacher else None
     )
@@ -114,12 +117,14 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         world.device,
         precision,
         engine.zero,
+        directions,
     )
     if choice.reason:
         notes.append(f"not compiled: {choice.reason}")
     compiled = bool(world.first_decides(lambda: int(choice.compiled)))
-    scoring = Scoring(network, names, precision, compiled, world.device.type, model.loss_weights(), teacher)
-    unused = freeze_unused(scoring, {**blank(pad=info.special.pad), "mask_id": torch.tensor(-1)})
+    weights = {**model.loss_weights(), **shares(names, directions)}
+    scoring = Scoring(network, names, precision, compiled, world.device.type, weights, teacher)
+    unused = freeze_unused(scoring, {**blank(pad=info.special.pad, directions=directions), "mask_id": torch.tensor(-1)})
     if unused:
         notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
     if resumed is not None:
@@ -133,6 +138,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         accumulation=plan.accumulation,
         fixed_predictions=train.most_predictions() if compiled else None,
         layout=layout_for(networks, world.device, DTYPES[precision], compiled=compiled, packed_rows=info.packed),
+        directions=directions,
         begun=begun,
     )
     wanted = min(config.heldout_rows, len(data.heldout))
@@ -150,6 +156,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         mask=info.special.mask,
         longest=info.length,
         layout=layout_for(networks, world.device, DTYPES[precision], packed_rows=info.packed),
+        directions=directions,
     )
     last, milestones = begun.step + config.steps, Milestones(steps=frozenset(config.milestones), every=config.milestone_every)
     checkpoints = build.execution.keep_checkpoints + milestones.within(begun.step, last)
@@ -161,7 +168,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         engine=engine,
         source=source,
         trained=scoring,
-        saved=Saved(model=model, heads=model.heads, tokenizer=data.tokenizer, dataset=info),
+        saved=Saved(model=model, heads=trained_heads(model, names), tokenizer=data.tokenizer, dataset=info),
         measure=HeldOutMeasure(scoring=scoring, heldout=heldout, world=world, looks=looks, steps=last) if wanted else None,
         micro_batch=plan.micro_batch,
         accumulation=plan.accumulation,
@@ -183,6 +190,36 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         resumed=resumed,
         parameters=parameters,
     )
+
+
+def directions_of(names: Sequence[str], causal_share: float | None, global_batch: int) -> Directions:
+    """How samples are read for the objectives of these names.
+
+    Raises:
+        UsageError: a share is given where samples are all read alike, or a step would have no sample of one kind.
+    """
+    before = "mntp" in names
+    if CAUSAL not in names or not set(names) & set(MASKED):
+        if causal_share is not None:
+            raise UsageError(
+                f"causal_share ({causal_share}) is for objectives of both ways, such as {CAUSAL},mntp, these are"
+                f" {', '.join(names)}; leave it out"
+            )
+        return Directions(causal_share=float(CAUSAL in names), before=before)
+    share = 0.5 if causal_share is None else causal_share
+    if min(share, 1 - share) * global_batch < 1:
+        raise UsageError(
+            f"causal_share ({share}) of global_batch ({global_batch}) leaves steps without a sample of each kind; use"
+            f" global_batch {-int(-1 // min(share, 1 - share))} or more"
+        )
+    return Directions(causal_share=share, before=before)
+
+
+def shares(names: Sequence[str], directions: Directions) -> dict[str, float]:
+    """The weights of a mixture's objectives in the loss, so that each sample counts alike however many tokens it asks for."""
+    if directions.causal_share in (0.0, 1.0):
+        return {}
+    return {name: directions.causal_share if name == CAUSAL else 1 - directions.causal_share for name in names}
 
 
 def open_dataset(path: str, dynamic: bool, world: World) -> Data:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.data.collate import blank, collate
+from model.data.directions import WHOLE, Directions
 from model.data.layouts import Kind
 from model.data.sampler import Sampler
 from model.data.shards import Shards
@@ -27,6 +28,7 @@ class DatasetSource:
         accumulation: micro-batches a step and rank.
         fixed_predictions: for compiled models: every batch has one shape, and this many masked positions a row.
         layout: how tokens lie on their way through the layers.
+        directions: which samples are read from left to right.
         begun: the step and the sample that the training begins with.
     """
 
@@ -37,15 +39,17 @@ class DatasetSource:
     accumulation: int
     fixed_predictions: int | None = None
     layout: Kind = "rows"
+    directions: Directions = WHOLE
     begun: Position = START
 
     def work(self, step: int, rank: int, world_size: int) -> Work:
         batches, tokens = [], 0
         for start, stop in pieces(self.samples(step), self.samples(step + 1), rank, world_size, self.accumulation):
             if start == stop:
-                batches.append(MicroBatch(start, blank(pad=self.info.special.pad)))
+                batches.append(MicroBatch(start, blank(pad=self.info.special.pad, directions=self.directions)))
                 continue
-            rows = self.shards.take(*self.sampler.locate(np.arange(start, stop)))
+            samples = np.arange(start, stop)
+            rows = self.shards.take(*self.sampler.locate(samples))
             tokens += int(rows.lengths.sum())
             batch = collate(
                 rows,
@@ -53,6 +57,8 @@ class DatasetSource:
                 longest=self.info.length,
                 fixed_predictions=self.fixed_predictions,
                 layout=self.layout,
+                directions=self.directions,
+                samples=samples,
             )
             batches.append(MicroBatch(start, batch))
         return Work(batches, tokens)

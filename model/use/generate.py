@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from model import checkpoint
+from model.families.config import ways
 from model.families.models import restore
 from model.layers.decoding import Decoding
 from model.use.generate_stage import GenerateConfig
@@ -97,12 +98,13 @@ class Generator:
         with checkpoint.held(path) as directory:
             loaded = checkpoint.load(directory)
             self.pieces = tokenizer.load(loaded.tokenizer)
-        if "lm" not in loaded.heads:
+        names = ways(loaded.heads)
+        if not {"lm", "clm"} & set(names):
             raise UsageError(_refusal(path, loaded.heads))
         network: Any = restore(loaded.model, loaded.state)
         self.longest = loaded.model.max_position_embeddings
         self._encoder: nn.Module = network.encoder
-        self._head: nn.Module = network.lm
+        self._head: nn.Module = network.lm if "lm" in names else network.masked_lm
 
     def question(self, text: str) -> list[int]:
         """The beginning of a text as the model reads it.
@@ -238,15 +240,14 @@ class Generate(Verb[str]):
         return text
 
     def answer(self, group: Sequence[str]) -> list[dict[str, Any]]:
-        found = self._generator.generate(
-            group, tokens=self._config.tokens, samples=self._config.samples, choice=self._choice
-        )
-        return [
-            {"text": text, "continuations": [told(one) for one in own]} for text, own in zip(group, found, strict=True)
-        ]
+        found = self._generator.generate(group, tokens=self._config.tokens, samples=self._config.samples, choice=self._choice)
+        return [{"text": text, "continuations": [told(one) for one in own]} for text, own in zip(group, found, strict=True)]
 
 
 def _refusal(path: str, heads: Any) -> str:
     if "masked_lm" in heads:
-        return f"{path} fills masks and does not read from left to right; use `cloze fill-mask`, or name a gpt2 or ltr checkpoint"
+        return (
+            f"{path} fills masks and does not read from left to right; use `cloze fill-mask`, or name a checkpoint of gpt2, ltr or the"
+            " objective clm"
+        )
     return f"{path} has no lm head (it has {', '.join(heads)}); name a pretrained gpt2 or ltr checkpoint"

@@ -27,7 +27,7 @@ from pipeline.core.errors import DataError
 from tests.model.datasets import lines, write_dataset
 from tests.model.layouts import laid
 from tests.model.train.ranks import STILL, config, here
-from tests.parity.families import FORWARD, GRADIENTS, Case, at_real, batch_of, their_inputs, transformers
+from tests.parity.families import FORWARD, GRADIENTS, Case, batch_of, their_inputs, transformers
 
 CASE = Case(family="gpt2")
 STEPS = 100

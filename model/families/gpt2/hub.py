@@ -46,7 +46,9 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
     """
     residual, embedded = config.get("resid_pdrop", 0.1), config.get("embd_pdrop", 0.1)
     if residual != embedded:
-        raise DataError(f"resid_pdrop ({residual}) and embd_pdrop ({embedded}) differ, and gpt2 has one dropout; make them equal")
+        raise DataError(
+            f"resid_pdrop ({residual}) and embd_pdrop ({embedded}) differ, and gpt2 has one dropout; make them equal"
+        )
     width = config.get("n_embd", 768)
     return {**config, "n_embd": width, "n_inner": config.get("n_inner") or 4 * width}
 
