@@ -125,10 +125,11 @@ def rows(sequences: Sequences) -> Rows:
     number[places] = np.repeat(np.arange(len(lengths)), lengths)
     positions[places] = ranges(np.zeros_like(lengths), lengths)
     real[places] = 1
-    tensors = [_tensor(part.reshape(shape)) for part in (real > 0, number, positions)]
-    if not sequences.several:  # padding is told by its place, as everywhere
-        tensors = tensors[:1]
-    return Rows(shape, *tensors, causal=None if causal is None else _tensor(causal))
+    way = None if causal is None else _tensor(causal)
+    there = _tensor((real > 0).reshape(shape))
+    if not sequences.several:
+        return Rows(shape, there, causal=way)
+    return Rows(shape, there, _tensor(number.reshape(shape)), _tensor(positions.reshape(shape)), way)
 
 
 def buckets(sequences: Sequences) -> Buckets:
@@ -155,9 +156,9 @@ def buckets(sequences: Sequences) -> Buckets:
     place, real = np.concatenate(places), np.concatenate(kept)
     slots, padding = _slots(place[real], np.flatnonzero(real), batch * length)
     position = np.concatenate(positions)
-    tensors = [_tensor(part) for part in (place, slots, padding, position, real)]
+    tensors = _tensor(place), _tensor(slots), _tensor(padding), _tensor(position), _tensor(real)
     ways = None if causal is None else _tensor(causal[: sum(count for count, _ in groups)])
-    return Buckets((batch, length), *tensors, tuple(groups), ways)
+    return Buckets((batch, length), *tensors, groups=tuple(groups), causal=ways)
 
 
 def packed(sequences: Sequences) -> Packed:

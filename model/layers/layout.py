@@ -5,8 +5,9 @@ A layer computes on hidden states and asks its layout to attend; it does not kno
     Rows      [B, L, D], padding included, as the batch comes
     Buckets   [T, D], rows of similar lengths side by side, with hardly any padding: what a CPU is fast at
     Packed    [T, D], real tokens alone, end to end, for the GPU's variable-length kernels
+    Decoding  [B, l, D], the new tokens of rows that a model writes, over what is kept of those before
 
-`Buckets` and `Packed` are in `unpadded.py`. The collator makes a batch's layout on the host (`model.data.layouts`), and nothing
+`Buckets` and `Packed` are in `unpadded.py`, `Decoding` in `decoding.py`. The collator makes a batch's layout on the host (`model.data.layouts`), and nothing
 in a layout asks the device for a number: a GPU never waits for the host here, nor the host for the GPU.
 
 Shapes: B batch, L length, T tokens, D model, N heads, H per head.

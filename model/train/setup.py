@@ -93,7 +93,13 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     names = choose(model, info, config.objectives, teacher.model if teacher else None)
     directions = directions_of(names, config.causal_share, config.global_batch)
     plan = sizing.plan(
-        config.global_batch, build.execution.micro_batch, model, info.length, world, teacher.model if teacher else None
+        config.global_batch,
+        build.execution.micro_batch,
+        model,
+        info.length,
+        world,
+        teacher.model if teacher else None,
+        directions.causal_share,
     )
     own = resumed if resumed is not None and resumed.own else None
     precision = settle(config.precision, own.run.precision if own else None, world.device, notes)

@@ -19,7 +19,9 @@ from model.data.layouts import Sequences, make_layout
 from model.data.shards import Shards
 from model.families.bert import model as bert
 from model.families.models import restore
+from model.families.presets import model_config
 from model.layers import unpadded
+from model.train.arithmetic import MASK_SHARE, activation_bytes, fitting_rows
 from model.train.setup import directions_of, shares
 from model.use.generate import Generator
 from model.use.masks import Filler
@@ -27,7 +29,7 @@ from model.use.scorer import Scorer
 from pipeline.core.errors import DataError, UsageError
 from tests.model.datasets import SPECIAL, lines, write_dataset
 from tests.model.layouts import varlen_on_cpu
-from tests.model.train.ranks import STILL, config, digests, here
+from tests.model.train.ranks import STILL, config, digests, here, job, run_all
 from tests.tiny_models import PIECES, tiny_batch, tiny_config, tiny_model, write_checkpoint
 
 IGNORE = -100
@@ -285,3 +287,29 @@ def test_no_hugging_face_class_names_tokens_at_the_position_before(tmp_path: Pat
                 hub_of("bert").to_config(tiny_config(), heads, None)
         else:
             assert hub_of("bert").to_config(tiny_config(), heads, None)["architectures"] == ["BertForMaskedLM"]
+
+
+def test_reading_from_left_to_right_keeps_the_logits_of_every_position() -> None:
+    model = model_config("bert-base", vocab_size=30522)
+    masked, mixed, causal = (activation_bytes(model, 512, share) for share in (0.0, 0.5, 1.0))
+    assert mixed == pytest.approx((masked + causal) / 2)
+    assert causal - masked == pytest.approx((1 - MASK_SHARE) * 512 * 12 * model.vocab_size)
+    assert fitting_rows(8e10, model, 512, causal_share=1.0) < fitting_rows(8e10, model, 512)
+
+
+@pytest.mark.slow
+def test_two_ways_are_one_training_on_any_ranks(dataset: str, tmp_path: Path) -> None:
+    """Five samples on two ranks, one at a time: one runs out before the other, and rarely have both the same way."""
+    asked = config(steps=3, global_batch=5, objectives=("clm", "mntp"), causal_share=0.4, clip=100.0, log_every=1, model=STILL)
+    alone = here(asked, dataset, tmp_path / "alone", micro_batch=5)
+    run_all([job(asked, dataset, tmp_path / f"zero{zero}", micro_batch=1, zero=zero) for zero in range(4)], 2)
+    expected = checkpoint.load(str(alone.checkpoint)).state
+    for zero in range(4):
+        found = checkpoint.load(str(max((tmp_path / f"zero{zero}" / "checkpoints").glob("step-*")))).state
+        for name, tensor in expected.items():
+            torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        losses = [
+            [(line["clm_loss"], line["mntp_loss"]) for line in lines(tmp_path / run / "metrics.jsonl")]
+            for run in ("alone", f"zero{zero}")
+        ]
+        np.testing.assert_allclose(losses[1], losses[0], atol=1e-5)
