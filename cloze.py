@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from model.use.answer import Answerer
     from model.use.classify import Classifier
     from model.use.embed import Embedder
+    from model.use.generate import Generator
     from model.use.masks import Filler
     from model.use.scorer import Scorer
     from model.use.tag import Tagger
@@ -79,6 +80,50 @@ class Checkpoint:
             UsageError: the checkpoint cannot fill masks, or the text has none or is too long.
         """
         return self._filler.fill(text, top_k)
+
+    def generate(
+        self,
+        text: str,
+        tokens: int = 40,
+        *,
+        samples: int = 1,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 1,
+    ) -> list[dict[str, Any]]:
+        """How a left-to-right model goes on with a text, as `cloze generate` gives it.
+
+        >>> (found,) = load("W/gpt2").generate("the cat", tokens=5)
+        >>> found["text"] == "the cat" + found["continuation"]
+        True
+        >>> len(load("W/gpt2").generate("the cat", tokens=5, samples=3, top_p=0.9))
+        3
+
+        Args:
+            tokens: the most to write; fewer where the text ends, or the model reads no more.
+            samples: how many continuations; more than one are drawn by chance.
+            temperature: logits are divided by it and drawn from; 0 takes the likeliest token. None: 0, or 1 where `samples`, `top_k`
+                or `top_p` ask for chance.
+            top_k: draw from so many of the likeliest tokens alone.
+            top_p: draw from the fewest tokens that have this probability together.
+            seed: of chance.
+
+        Returns:
+            Of each continuation {"text": with its beginning, "continuation": what was written, "tokens": how many, "stopped": "end" of
+            the text, "tokens" or "model"}.
+
+        Raises:
+            UsageError: the checkpoint does not read from left to right, or the text is empty or too long.
+        """
+        from model.use.generate import settled, told
+        from model.use.generate_stage import GenerateConfig
+        from pipeline.core.config import parse_config
+
+        asked = {"tokens": tokens, "samples": samples, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        config = parse_config(GenerateConfig, {**asked, "requests": [{"text": text}]}, "generate")
+        (found,) = self._generator.generate([text], tokens=tokens, samples=samples, choice=settled(config))
+        return [told(one) for one in found]
 
     def answer(self, question: str, passage: str, top_k: int = 5) -> list[dict[str, Any]]:
         """Answers to a question, parts of a passage of any length, best first.
@@ -187,6 +232,12 @@ class Checkpoint:
         from model.use.masks import Filler
 
         return Filler(self._path)
+
+    @functools.cached_property
+    def _generator(self) -> Generator:
+        from model.use.generate import Generator
+
+        return Generator(self._path)
 
     @functools.cached_property
     def _answerer(self) -> Answerer:

@@ -43,6 +43,7 @@ COMMANDS: dict[str, str] = {
     "classify": "flows.commands.classify:classify",
     "tag": "flows.commands.tag:tag",
     "fill-mask": "flows.commands.fill_mask:fill_mask",
+    "generate": "flows.commands.generate:generate",
     "score": "flows.commands.score:score",
     "embed": "flows.commands.embed:embed",
     "fetch": "flows.commands.fetch:fetch",

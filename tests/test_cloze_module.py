@@ -42,6 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the checkpoints that the examples name."""
     base = tmp_path_factory.mktemp("cloze")
     write_checkpoint(base / "W" / "pretrain", base / "scratch")
+    write_checkpoint(base / "W" / "gpt2", base / "scratch-gpt2", family="gpt2")
     write_classifier(base / "W" / "sst2", base / "scratch-classifier")
     write_tuned(base / "W" / "squad", "squad", {})
     write_tuned(base / "W" / "ner", "conll2003", {"labels": ["O", "B-PER", "I-PER"], "scheme": "IOB1"})

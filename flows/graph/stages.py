@@ -40,6 +40,7 @@ TOOLS: dict[str, str] = {
     "classify": "model.use.classify_stage:STAGE",
     "tag": "model.use.tag_stage:STAGE",
     "fill-mask": "model.use.fill_mask:STAGE",
+    "generate": "model.use.generate_stage:STAGE",
     "score-texts": "model.use.score_texts_stage:STAGE",
     "embed": "model.use.embed_stage:STAGE",
     "explain": "pipeline.corpus.explain_stage:STAGE",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +23,7 @@ from model.layers.varlen import runs_varlen
 from pipeline.core.ragged import I64, offsets_of, ranges
 
 Kind = Literal["rows", "buckets", "packed"]
+Bools = npt.NDArray[np.bool_]
 MULTIPLE = 16  # lengths are rounded up to it: few distinct shapes, and full tiles in the matrix units
 BUCKETS = 4  # groups that a batch's rows are cut into: more means less padding, smaller matrices and more operations
 WORTH = 0.85  # of a padded batch must remain at most this share, or buckets cost a CPU more than they save
@@ -73,28 +75,32 @@ class Sequences:
         first: int64 [S], where in the flattened B * L each begins.
         lengths: int64 [S].
         several: whether a row may hold more than one.
+        causal: bool [S], which are read from left to right; None: as the model reads.
     """
 
     shape: tuple[int, int]
     first: I64
     lengths: I64
     several: bool = False
+    causal: Bools | None = None
 
     @classmethod
-    def alone(cls, lengths: I64, length: int) -> Sequences:
-        """One a row, of `lengths` [B], in rows padded to `length`."""
-        return cls(shape=(len(lengths), length), first=np.arange(len(lengths)) * length, lengths=lengths)
+    def alone(cls, lengths: I64, length: int, causal: Bools | None = None) -> Sequences:
+        """One a row, of `lengths` [B], in rows padded to `length`; causal: bool [B]."""
+        return cls(shape=(len(lengths), length), first=np.arange(len(lengths)) * length, lengths=lengths, causal=causal)
 
     @classmethod
-    def of(cls, rows: MaskedRows, length: int) -> Sequences:
-        """Those of rows padded to `length`."""
+    def of(cls, rows: MaskedRows, length: int, causal: Bools | None = None) -> Sequences:
+        """Those of rows padded to `length`. Args: causal: bool [B], the rows that are read from left to right."""
         if rows.boundary_counts is None:
-            return cls.alone(rows.lengths, length)
+            return cls.alone(rows.lengths, length, causal)
+        if causal is not None:
+            causal = np.repeat(causal, rows.boundary_counts)
         begins = np.arange(len(rows.lengths)) * length
         first = np.repeat(begins, rows.boundary_counts) + rows.boundaries
         ends = np.append(first[1:], 0)
         ends[np.cumsum(rows.boundary_counts) - 1] = begins + rows.lengths
-        return cls(shape=(len(rows.lengths), length), first=first, lengths=ends - first, several=True)
+        return cls(shape=(len(rows.lengths), length), first=first, lengths=ends - first, several=True, causal=causal)
 
 
 def make_layout(kind: Kind, sequences: Sequences) -> Layout | None:
@@ -104,18 +110,26 @@ def make_layout(kind: Kind, sequences: Sequences) -> Layout | None:
     full = int(sequences.lengths.sum()) > WORTH * sequences.shape[0] * sequences.shape[1]
     if kind == "buckets" and (sequences.several or not full):
         return buckets(sequences)
-    return rows(sequences) if sequences.several else None
+    return rows(sequences) if sequences.several or sequences.causal is not None else None
 
 
 def rows(sequences: Sequences) -> Rows:
-    """Padded rows of several sequences."""
+    """Padded rows of several sequences, or of which some are read from left to right."""
     shape, lengths = sequences.shape, sequences.lengths
+    causal = None
+    if sequences.causal is not None:
+        causal = np.zeros(shape[0], np.bool_)
+        causal[sequences.first // shape[1]] = sequences.causal  # the sequences of a row are all read alike
     places = ranges(sequences.first, lengths)
     number, positions, real = np.zeros((3, shape[0] * shape[1]), np.int64)
     number[places] = np.repeat(np.arange(len(lengths)), lengths)
     positions[places] = ranges(np.zeros_like(lengths), lengths)
     real[places] = 1
-    return Rows(shape, _tensor((real > 0).reshape(shape)), _tensor(number.reshape(shape)), _tensor(positions.reshape(shape)))
+    way = None if causal is None else _tensor(causal)
+    there = _tensor((real > 0).reshape(shape))
+    if not sequences.several:
+        return Rows(shape, there, causal=way)
+    return Rows(shape, there, _tensor(number.reshape(shape)), _tensor(positions.reshape(shape)), way)
 
 
 def buckets(sequences: Sequences) -> Buckets:
@@ -125,6 +139,7 @@ def buckets(sequences: Sequences) -> Buckets:
     count = -(-batch // BUCKETS) * -(-len(order) // batch)
     filler = (0, -len(order) % count)  # empty sequences: every group has as many rows
     first, lengths = (np.pad(part[order], filler) for part in (sequences.first, sequences.lengths))
+    causal = None if sequences.causal is None else np.pad(sequences.causal[order], filler)
     groups: list[tuple[int, int]] = []
     places, kept, positions = [], [], []
     for begin in range(0, len(lengths), count):
@@ -141,19 +156,24 @@ def buckets(sequences: Sequences) -> Buckets:
     place, real = np.concatenate(places), np.concatenate(kept)
     slots, padding = _slots(place[real], np.flatnonzero(real), batch * length)
     position = np.concatenate(positions)
-    return Buckets(
-        (batch, length), _tensor(place), _tensor(slots), _tensor(padding), _tensor(position), _tensor(real), tuple(groups)
-    )
+    tensors = _tensor(place), _tensor(slots), _tensor(padding), _tensor(position), _tensor(real)
+    ways = None if causal is None else _tensor(causal[: sum(count for count, _ in groups)])
+    return Buckets((batch, length), *tensors, groups=tuple(groups), causal=ways)
 
 
 def packed(sequences: Sequences) -> Packed:
-    """Real tokens end to end."""
-    lengths = sequences.lengths
-    place = ranges(sequences.first, lengths)
+    """Real tokens end to end, first those of sequences that are read from left to right."""
+    first, lengths, causal = sequences.first, sequences.lengths, sequences.causal
+    before = (0, 0)
+    if causal is not None:
+        order = np.argsort(~causal, kind="stable")
+        before = (int(causal.sum()), int(lengths[causal].sum()))
+        first, lengths = first[order], lengths[order]
+    place = ranges(first, lengths)
     slots, padding = _slots(place, np.arange(len(place)), sequences.shape[0] * sequences.shape[1])
     positions, bounds = ranges(np.zeros_like(lengths), lengths), offsets_of(lengths).astype(np.int32)
     tensors = _tensor(place), _tensor(slots), _tensor(padding), _tensor(positions), _tensor(bounds)
-    return Packed(sequences.shape, *tensors, longest=int(lengths.max()))
+    return Packed(sequences.shape, *tensors, longest=int(lengths.max()), causal=before)
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> Tensor:

@@ -53,6 +53,11 @@ class MaskedRows:
         """The same rows under other masks."""
         return replace(self, positions=positions, replacements=replacements, counts=counts)
 
+    def without_masks(self, bare: npt.NDArray[np.bool_]) -> MaskedRows:
+        """The same rows, of which those that `bare`, bool [B], names have nothing masked."""
+        kept = ~np.repeat(bare, self.counts)
+        return self.with_masks(self.positions[kept], self.replacements[kept], np.where(bare, 0, self.counts))
+
     def ordered(self, order: I64) -> MaskedRows:
         """The rows that `order`, int64 [B], names, in its order."""
         tokens, masked = _inside(self.lengths, order), _inside(self.counts, order)

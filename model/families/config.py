@@ -33,6 +33,9 @@ class ModelConfig(BaseModel):
     compiles: ClassVar[bool] = True
     """Of every model of the class: whether torch.compile takes a training step whole and gains by it."""
 
+    both_ways: ClassVar[bool] = True
+    """Of every model of the class: whether one that fills masks can also be run from left to right."""
+
     learns_from_teacher: ClassVar[bool] = False
     """Of every model of the class: whether it can be a student. Then its `model.py` has `first_weights`."""
 
@@ -151,6 +154,13 @@ class ModelConfig(BaseModel):
     def loss_weights(self) -> Mapping[str, float]:
         """How much each objective counts in the loss; 1 for those that are not named."""
         return {}
+
+
+def ways(heads: Mapping[str, Any]) -> tuple[str, ...]:
+    """How a checkpoint with these heads names tokens: `lm`, or the objectives of its masked_lm head, of `mlm`, `mntp` and `clm`."""
+    if "masked_lm" in heads:
+        return tuple(heads["masked_lm"].get("objectives", ("mlm",)))
+    return ("lm",) if "lm" in heads else ()
 
 
 def for_dataset(model: ModelConfig, info: DatasetInfo) -> ModelConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from torch import Tensor
 
-from model.families.config import ModelConfig
+from model.families.config import ModelConfig, ways
 from model.families.key_map import KeyMap
 from model.families.presets import parse_model
 from model.families.table import FAMILIES, has_part, part
@@ -24,6 +25,8 @@ OUTPUTS = {
 
 OWN = "cloze_model"  # their config's key for what only our config says
 TASK = "cloze_task"  # and for what a checkpoint's `task` says
+
+_NUMBER = re.compile(r"\.\d+\.")
 
 Row = tuple[str, str]
 
@@ -73,7 +76,9 @@ class Hub:
         refused: our heads of fine-tuning -> what their class with that head does otherwise, so that the same weights say other things.
         copies: their names of tied copies that files may hold beside the original -> the original.
         legacy: parts of names in files of old versions -> what they are called now.
-        ignored: names that are no parameters.
+        ignored: names that are no parameters; `{n}` stands for a layer's number.
+        base: what their names of the encoder's parameters begin with, which files of the encoder alone leave out.
+        transposed: ends of our names of matrices that they hold the other way round.
         unexported: our heads that have no Hugging Face form; they stay behind.
         unused: beginnings of names of their parameters that no head of ours reads; they are left out.
         outputs: what transformers' heads give, their names -> ours.
@@ -92,6 +97,8 @@ class Hub:
     copies: Mapping[str, str] = field(default_factory=dict)
     legacy: Mapping[str, str] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
+    base: str = ""
+    transposed: tuple[str, ...] = ()
     unexported: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     outputs: Mapping[str, str] = field(default_factory=lambda: dict(OUTPUTS))
@@ -108,6 +115,12 @@ class Hub:
         for head in heads:
             if head in self.refused:
                 raise DataError(f"{head} (a head of this {self.family} model) has no Hugging Face form: {self.refused[head]}")
+        way = ways(heads)
+        if way and not {"mlm", "lm"} & set(way):
+            raise DataError(
+                f"masked_lm (a head of this {self.family} model) was trained on {', '.join(way)} and names tokens at the position before"
+                " them, which no Hugging Face class of the family does; train it on with mlm, or fine-tune it, and export that"
+            )
         architecture = self.architectures.get(frozenset(heads) - set(self.unexported))
         if architecture is None:
             raise DataError(
@@ -178,7 +191,7 @@ class Hub:
                 raise DataError(
                     f"the parameter {ours} has no Hugging Face name in the {self.family} table; export another checkpoint"
                 )
-            named[theirs] = tensor
+            named[theirs] = self._turned(ours, tensor)
         return named
 
     def exported(self, state: Mapping[str, Tensor], heads: Iterable[str] = ()) -> dict[str, Tensor]:
@@ -199,7 +212,9 @@ class Hub:
         named: dict[str, Tensor] = {}
         keys = self.keys_for(() if head is None else (head,))
         for theirs, tensor in current.items():
-            if theirs in self.ignored or (theirs.startswith(self.unused) and keys.ours(theirs) is None):
+            if _NUMBER.sub(".{n}.", f".{theirs}")[1:] in self.ignored or (
+                theirs.startswith(self.unused) and keys.ours(theirs) is None
+            ):
                 continue
             original = self.copies.get(theirs)
             if original in current:
@@ -209,13 +224,18 @@ class Hub:
             ours = keys.ours(original or theirs)
             if ours is None:
                 raise DataError(f"{where} holds {theirs}, which the {self.family} table does not know; use another model")
-            named[ours] = tensor.float()
+            named[ours] = self._turned(ours, tensor.float())
         return named
 
     def _current(self, name: str) -> str:
         for old, new in self.legacy.items():
             name = name.replace(old, new)
-        return name
+        alone = self.keys.ours(name) is None and self.keys.ours(self.base + name) is not None
+        return self.base + name if alone else name
+
+    def _turned(self, ours: str, tensor: Tensor) -> Tensor:
+        """The parameter of that name as the other side holds it."""
+        return tensor.t().contiguous() if ours.endswith(self.transposed) else tensor
 
 
 def _labels(heads: Iterable[str], task: Mapping[str, Any]) -> dict[str, Any]:

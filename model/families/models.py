@@ -92,10 +92,11 @@ def restore_backbone(config: ModelConfig, state: Mapping[str, Tensor]) -> Backbo
     return backbone
 
 
-def transforms(config: ModelConfig) -> bool:
-    """Of a model of `config`, what `Backbone.transforms` says."""
+def bare_pooler(config: ModelConfig) -> nn.Module:
+    """What gives a model of `config` one vector a sequence in fine-tuning, with parameters that have a shape and no memory."""
     with torch.device("meta"):
-        return hasattr(part(config.family, "model:new_pooler")(config), "transform")
+        pooler: nn.Module = part(config.family, "model:new_pooler")(config)
+    return pooler
 
 
 def is_backbone(name: str) -> bool:

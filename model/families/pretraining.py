@@ -46,11 +46,14 @@ class PretrainingModel(nn.Module):
 
         Args:
             batch: input_ids and token_type_ids int64 [B, L]; attention_mask bool [B, L]; masked_positions int64 [M],
-                indices into the flattened B * L; layout, as for `Encoder.forward`, or none. Labels are not looked at.
+                indices into the flattened B * L; layout, as for `Encoder.forward`, or none. Labels are not looked at. There may be
+                masked_places int64 [M], where masked tokens are named if not where they stand; and causal_positions int64 [C],
+                where next tokens are.
 
         Returns:
             `mlm_logits` [M, V], at the masked positions alone, which saves a fifth of BERT-base's arithmetic; `pair_logits` [B, 2]
-            where there is a pair head; `hidden` [B, L, D] if `everywhere`.
+            where there is a pair head; `clm_logits` [C, V], of the same head as those of masked tokens, where next tokens are named;
+            `hidden` [B, L, D] if `everywhere`.
         """
         places = self.places(batch)
         if self.everywhere:
@@ -64,7 +67,9 @@ class PretrainingModel(nn.Module):
 
     def places(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """What the heads read: by name, int64 positions among the flattened B * L."""
-        found = {"masked": batch["masked_positions"]}
+        found = {"masked": batch.get("masked_places", batch["masked_positions"])}
+        if "causal_positions" in batch:
+            found["causal"] = batch["causal_positions"]
         if self.pair is not None:
             rows, length = batch["input_ids"].shape
             found["first"] = torch.arange(0, rows * length, length, device=batch["input_ids"].device)
@@ -72,7 +77,10 @@ class PretrainingModel(nn.Module):
 
     def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """The heads' logits. Args: states: by the names of `places`, float [P, D] each; batch: as for `forward`."""
-        outputs = {"mlm_logits": self.masked_lm(states["masked"], self.encoder.embeddings.word.weight)}
+        words = self.encoder.embeddings.word.weight
+        outputs = {"mlm_logits": self.masked_lm(states["masked"], words)}
+        if "causal" in states:
+            outputs["clm_logits"] = self.masked_lm(states["causal"], words)
         if self.pair is not None and self.pooler is not None:
             outputs["pair_logits"] = self.pair(self.pooler(states["first"][:, None]))
         return outputs

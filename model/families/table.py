@@ -28,6 +28,7 @@ FAMILIES: dict[str, str] = {
     "electra": "model.families.electra",
     "distilbert": "model.families.distilbert",
     "ltr": "model.families.ltr",
+    "gpt2": "model.families.gpt2",
     "spanbert": "model.families.spanbert",
     "modern": "model.families.modern",
     "longformer": "model.families.longformer",

@@ -50,12 +50,22 @@ embed = pipeline("feature-extraction", model="path/to/this/directory")
 embed("A sentence.")  # a vector a piece; their mean, or the first, is the sentence's
 ```"""
 
-_USES = {  # by head of fine-tuning: the Hub's name of what it does, and how
+_GENERATE_USE = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/directory")
+model = AutoModelForCausalLM.from_pretrained("path/to/this/directory")
+ids = tokenizer("Once upon a time", return_tensors="pt").input_ids[:, :-1]  # without the token that ends a text
+tokenizer.decode(model.generate(ids, max_new_tokens=40)[0], skip_special_tokens=True)
+```"""
+
+_USES = {  # by head: the Hub's name of what it does, and how
     "classifier": ("text-classification", _CLASSIFIER_USE),
     "span": ("question-answering", _ANSWER_USE),
     "token_classifier": ("token-classification", _TAG_USE),
     "choice": ("multiple-choice", _CHOICE_USE),
     EMBEDDING: ("feature-extraction", _EMBED_USE),
+    "lm": ("text-generation", _GENERATE_USE),
 }
 
 
@@ -77,7 +87,7 @@ def model_card(loaded: Loaded, architecture: str) -> str:
         labels = ", ".join(f"`{label}`" for label in task.get("labels") or ())
         facts.append(("Fine-tuned for", f"`{task['name']}`" + (f": {labels}" if labels else "")))
     facts.append(("Fine-tuning steps" if task is not None else "Pretraining steps", f"{loaded.step:,}"))
-    head = EMBEDDING if EMBEDDING in loaded.heads else task_head(loaded.heads)
+    head = next((head for head in (EMBEDDING, "lm") if head in loaded.heads), task_head(loaded.heads))
     tag, use = _USES.get(head or "", ("fill-mask", _PRETRAINED_USE))
     lines = [
         "---",

@@ -85,7 +85,7 @@ def our_logits(loaded: Loaded, batch: Mapping[str, Tensor]) -> dict[str, Tensor]
             states = backbone.pooler(states, batch["attention_mask"])
         elif backbone.transforms:
             states = cast(Transform, backbone.pooler).transform(states)
-        logits = functional.linear(states, loaded.state[f"{head}.weight"], loaded.state[f"{head}.bias"])
+        logits = functional.linear(states, loaded.state[f"{head}.weight"], loaded.state.get(f"{head}.bias"))
         return {head: _real(logits, batch)}
     outputs = restore(loaded.model, loaded.state)(batch)
     names = set(hub_of(loaded.model.family).outputs.values())
@@ -100,7 +100,8 @@ def their_logits(directory: str, hub: Hub, batch: Mapping[str, Tensor], head: st
     architecture = json.loads(storage.read_text(storage.join(directory, CONFIG)))["architectures"][0]
     model = getattr(transformers, architecture).from_pretrained(directory, local_files_only=True, dtype=torch.float32).eval()
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
-    if "token_type_ids" in inspect.signature(model.forward).parameters:
+    segments = hasattr(model.config, "type_vocab_size")  # GPT-2 looks token_type_ids up among the words
+    if segments and "token_type_ids" in inspect.signature(model.forward).parameters:
         inputs["token_type_ids"] = batch["token_type_ids"]
     if head == "choice":  # one example, of which every row is a choice
         return {head: model(**{name: tensor[None] for name, tensor in inputs.items()}).logits.transpose(0, 1)}

@@ -15,7 +15,7 @@ from model import checkpoint
 from model.checkpoint import CONFIG, PICKLES, WEIGHTS
 from model.families.config import ModelConfig
 from model.families.hub import LABELLED, POOLED, TASK, Hub, exportable, hub_of
-from model.families.models import new_model, restore, restore_backbone, transforms
+from model.families.models import bare_pooler, new_model, restore, restore_backbone
 from pipeline import tokenizer
 from pipeline.core import storage
 from pipeline.core.errors import DataError, UsageError
@@ -105,11 +105,13 @@ def _fine_tuned(model: ModelConfig, state: dict[str, Tensor], head: str, config:
     Raises:
         DataError: the head is not there as a whole, or its labels are not as many as its outputs.
     """
-    for parameter in (f"{head}.weight", f"{head}.bias"):
+    pooler = bare_pooler(model)
+    biased = head not in POOLED or getattr(pooler, "head_bias", True)
+    for parameter in (f"{head}.weight", *((f"{head}.bias",) if biased else ())):
         if parameter not in state:
             raise DataError(f"{directory} lacks {parameter}; use a complete Hugging Face directory")
-    count = state[f"{head}.bias"].shape[0]
-    pooled = head in POOLED or transforms(model)
+    count = state[f"{head}.weight"].shape[0]
+    pooled = (head in POOLED or hasattr(pooler, "transform")) and next(pooler.parameters(), None) is not None
     if pooled and not any(name.startswith("pooler.") for name in state):
         raise DataError(f"{directory} lacks the pooler, on which its {head} stands; use a complete Hugging Face directory")
     wanted = ("encoder.", f"{head}.", *(("pooler.",) if pooled else ()))

@@ -15,7 +15,10 @@ from pipeline.core.registry import load
 from pipeline.core.stage import Build, Outcome
 
 # What else a head's directory holds: `module:function` of (the checkpoint, the directory), called when all other files are there.
-BESIDE: dict[str, str] = {"embedding": "model.hub.sentence_transformers:write"}
+BESIDE: dict[str, str] = {
+    "embedding": "model.hub.sentence_transformers:write",
+    "lm": "model.hub.generation:write",
+}
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 

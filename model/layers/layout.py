@@ -5,8 +5,9 @@ A layer computes on hidden states and asks its layout to attend; it does not kno
     Rows      [B, L, D], padding included, as the batch comes
     Buckets   [T, D], rows of similar lengths side by side, with hardly any padding: what a CPU is fast at
     Packed    [T, D], real tokens alone, end to end, for the GPU's variable-length kernels
+    Decoding  [B, l, D], the new tokens of rows that a model writes, over what is kept of those before
 
-`Buckets` and `Packed` are in `unpadded.py`. The collator makes a batch's layout on the host (`model.data.layouts`), and nothing
+`Buckets` and `Packed` are in `unpadded.py`, `Decoding` in `decoding.py`. The collator makes a batch's layout on the host (`model.data.layouts`), and nothing
 in a layout asks the device for a number: a GPU never waits for the host here, nor the host for the GPU.
 
 Shapes: B batch, L length, T tokens, D model, N heads, H per head.
@@ -101,6 +102,7 @@ class Rows(Layout):
         sequence: int64 [B, L], of packed rows: the number of the sequence that each token is of; others are not seen. None: a row
             is one sequence.
         positions: int64 [B, L], of packed rows: see `Layout`.
+        causal: bool [B], rows none of whose tokens sees what comes after it, whatever the pattern says; None: none.
         maps: where to put each layer's attention probabilities, float [B, N, L, L], which then are all computed.
     """
 
@@ -110,20 +112,22 @@ class Rows(Layout):
         real: Tensor | None = None,
         sequence: Tensor | None = None,
         positions: Tensor | None = None,
+        causal: Tensor | None = None,
         maps: list[Tensor] | None = None,
     ) -> None:
         super().__init__()
-        self.shape, self.real, self.sequence, self.positions, self.maps = shape, real, sequence, positions, maps
+        self.shape, self.real, self.sequence, self.positions = shape, real, sequence, positions
+        self.causal, self.maps = causal, maps
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
-        real, sequence, positions = (
-            None if tensor is None else change(tensor) for tensor in (self.real, self.sequence, self.positions)
+        real, sequence, positions, causal = (
+            None if tensor is None else change(tensor) for tensor in (self.real, self.sequence, self.positions, self.causal)
         )
-        return type(self)(self.shape, real, sequence, positions, self.maps)
+        return type(self)(self.shape, real, sequence, positions, causal, self.maps)
 
     def recording(self, maps: list[Tensor]) -> Rows:
         """The same rows, whose attention probabilities go to `maps`."""
-        return Rows(self.shape, self.real, self.sequence, self.positions, maps)
+        return Rows(self.shape, self.real, self.sequence, self.positions, self.causal, maps)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float) -> Tensor:
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
@@ -140,6 +144,9 @@ class Rows(Layout):
         place = torch.arange(self.shape[1], device=like.device)
         seen = pattern.visible(place - place[:, None])
         seen = None if seen is None else seen[None, None]
+        if self.causal is not None:
+            before = (place <= place[:, None]) | ~self.causal[:, None, None, None]
+            seen = before if seen is None else seen & before
         if self.sequence is not None:
             same = (self.sequence[:, :, None] == self.sequence[:, None, :])[:, None]
             seen = same if seen is None else seen & same
@@ -157,6 +164,8 @@ class Rows(Layout):
         query, key = chunked(place, width, chunks), neighbours(place, width, chunks)
         seen = pattern.visible(key[:, :, None, :] - query[:, :, :, None])
         assert seen is not None
+        if self.causal is not None:
+            seen = seen & ((key[:, :, None, :] <= query[:, :, :, None]) | ~self.causal[:, None, None, None])
         seen = seen & neighbours(real, width, chunks)[:, :, None, :]
         if self.sequence is not None:
             query, key = chunked(self.sequence, width, chunks), neighbours(self.sequence, width, chunks)

@@ -67,6 +67,8 @@ class Buckets(Tokens):
 
     Args:
         groups: (rows, length) of each, in the order of the tokens; the sum of their products is T.
+        causal: bool [sum of the groups' rows], sequences none of whose tokens sees what comes after it, whatever the pattern says;
+            None: none.
         others: as for `Tokens`; there is a `real`.
     """
 
@@ -81,11 +83,14 @@ class Buckets(Tokens):
         positions: Tensor,
         real: Tensor,
         groups: tuple[tuple[int, int], ...],
+        causal: Tensor | None = None,
     ) -> None:
         super().__init__(shape, places, slots, padding, positions, real)
-        self.groups = groups
+        self.groups, self.causal = groups, causal
         self._sizes = [rows * length for rows, length in groups]
-        self._rows = [Rows(group, part.view(group)) for group, part in zip(groups, torch.split(real, self._sizes), strict=True)]
+        ways = [None] * len(groups) if causal is None else torch.split(causal, [rows for rows, _ in groups])
+        parts = zip(groups, torch.split(real, self._sizes), ways, strict=True)
+        self._rows = [Rows(group, part.view(group), causal=way) for group, part, way in parts]
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
         return type(self)(
@@ -96,6 +101,7 @@ class Buckets(Tokens):
             change(self.positions),
             change(self.real),
             self.groups,
+            None if self.causal is None else change(self.causal),
         )
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float) -> Tensor:
@@ -113,6 +119,7 @@ class Packed(Tokens):
     Args:
         bounds: int32 [S + 1], where each of S sequences begins among the tokens, and T at the end.
         longest: tokens of the longest sequence.
+        causal: (S, T) of the sequences that stand first, none of whose tokens sees what comes after it, whatever the pattern says.
         others: as for `Tokens`.
     """
 
@@ -125,9 +132,10 @@ class Packed(Tokens):
         positions: Tensor,
         bounds: Tensor,
         longest: int,
+        causal: tuple[int, int] = (0, 0),
     ) -> None:
         super().__init__(shape, places, slots, padding, positions)
-        self.bounds, self.longest = bounds, longest
+        self.bounds, self.longest, self.causal = bounds, longest, causal
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
         return type(self)(
@@ -138,10 +146,22 @@ class Packed(Tokens):
             change(self.positions),
             change(self.bounds),
             self.longest,
+            self.causal,
         )
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float) -> Tensor:
-        return varlen_attention(query, key, value, self.bounds, self.longest, pattern.window, pattern.causal, dropout)
+        sequences, tokens = self.causal
+        if not sequences:
+            return varlen_attention(query, key, value, self.bounds, self.longest, pattern.window, pattern.causal, dropout)
+        mixed = []
+        for causal, own, bounds in (
+            (True, slice(tokens), self.bounds[: sequences + 1]),
+            (pattern.causal, slice(tokens, None), self.bounds[sequences:] - tokens),
+        ):
+            if len(bounds) > 1:
+                part = (query[own], key[own], value[own], bounds, self.longest)
+                mixed.append(varlen_attention(*part, pattern.window, causal, dropout))
+        return torch.cat(mixed)
 
 
 class _PutBack(torch.autograd.Function):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from model.layers.batch import Batch
 from pipeline.core.errors import UsageError
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 OBJECTIVES: dict[str, str] = {
     "mlm": "model.objectives.mlm",
+    "clm": "model.objectives.clm",
+    "mntp": "model.objectives.mntp",
     "nsp": "model.objectives.nsp",
     "sop": "model.objectives.sop",
     "sbo": "model.objectives.sbo",
@@ -33,8 +35,10 @@ OBJECTIVES: dict[str, str] = {
     "distillation": "model.objectives.distillation",
     "cosine": "model.objectives.cosine",
 }
+CAUSAL, MASKED = "clm", ("mlm", "mntp")  # that a head which fills masks can be trained on
 
 Outputs = Mapping[str, "Tensor"]
+Reads = Literal["masked", "causal"]
 Detail = tuple["Tensor", "Tensor"]  # a sum and the count it is over, scalars
 
 
@@ -67,6 +71,7 @@ class Objective:
         chance: the loss, in nats a prediction, of a model that knows nothing: V -> nats. None: nothing can be said.
         everywhere: whether it looks at `hidden`, the states of all positions.
         head: what must stand on the encoder, a name in `ModelConfig.heads`; None: nothing.
+        reads: `masked`: rows with masks, whole; `causal`: rows as they run on, without masks. None: any rows.
         taught: whether it needs a teacher.
         pair_recipe: of an objective that is told by `pair_labels`, the dataset recipe that makes such pairs; the dataset's
             `pair_task` must be the objective's name. None: it needs no pairs.
@@ -79,6 +84,7 @@ class Objective:
     chance: Callable[[int], float] | None = None
     everywhere: bool = False
     head: str | None = None
+    reads: Reads | None = None
     taught: bool = False
     pair_recipe: str | None = None
 
@@ -112,7 +118,51 @@ def choose(
             )
         if objective.pair_recipe is not None:
             _check_pairs(objective.name, objective.pair_recipe, model, info)
+        _check_rows(objective, model, info)
+    _check_ways(chosen, model, teacher)
     return chosen
+
+
+def trained_heads(model: ModelConfig, names: Sequence[str]) -> dict[str, Any]:
+    """What a checkpoint of `model` says of its heads that was trained on the objectives of these names."""
+    own = [name for name in names if name in (*MASKED, CAUSAL)]
+    plain = set(own) <= {MASKED[0]}
+    return dict(model.heads) if plain else {**model.heads, "masked_lm": {"objectives": own}}
+
+
+def _check_rows(objective: Objective, model: ModelConfig, info: DatasetInfo) -> None:
+    rule = (info.masks or {}).get("rule")
+    if objective.reads == "masked" and rule == "none":
+        instead = (
+            f"--objective {CAUSAL}" if model.both_ways and "masked_lm" in model.heads else "a model that reads left to right"
+        )
+        raise UsageError(
+            f"objective ({objective.name}) needs rows with masks, those of this dataset (recipe {info.recipe}) have none; make one"
+            f" with `cloze dataset --recipe roberta`, or train {instead}"
+        )
+    if objective.reads == "causal" and info.pair_task is not None:
+        raise UsageError(
+            f"objective ({objective.name}) needs text that runs on, the rows of this dataset (recipe {info.recipe}) are pairs for"
+            f" {info.pair_task}, which do not always; make one with `cloze dataset --recipe lm`"
+        )
+
+
+def _check_ways(names: Sequence[str], model: ModelConfig, teacher: ModelConfig | None) -> None:
+    """Refuse what `clm` and `mntp` cannot be beside, or run on."""
+    found = [name for name in names if name in (CAUSAL, "mntp")]
+    if not found:
+        return
+    if not model.both_ways:
+        raise UsageError(
+            f"objective ({found[0]}) cannot be that of {model.family} models, which read rows whole; use another model"
+        )
+    if teacher is not None:
+        raise UsageError(f"objective ({found[0]}) knows no teacher; leave --teacher out")
+    beside = [name for name in names if name != CAUSAL]
+    if len(beside) > 1 or not set(beside) <= set(MASKED):
+        raise UsageError(
+            f"objectives ({', '.join(names)}) do not go together; {CAUSAL} stands alone, or beside one of {' and '.join(MASKED)}"
+        )
 
 
 def _check_pairs(name: str, recipe: str, model: ModelConfig, info: DatasetInfo) -> None:

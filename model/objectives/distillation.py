@@ -32,4 +32,4 @@ def count(batch: Batch) -> int:
     return int((batch["masked_labels"] != IGNORE).sum())
 
 
-OBJECTIVE = Objective(name="distillation", score=score, count=count, head="masked_lm", taught=True)
+OBJECTIVE = Objective(name="distillation", score=score, count=count, head="masked_lm", taught=True, reads="masked")

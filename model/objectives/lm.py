@@ -35,4 +35,4 @@ def _targets(batch: Batch) -> Tensor:
     return real & ~batch["sequence_first"][:, 1:] if "sequence_first" in batch else real
 
 
-OBJECTIVE = Objective(name="lm", score=score, count=count, chance=math.log, head="lm")
+OBJECTIVE = Objective(name="lm", score=score, count=count, chance=math.log, head="lm", reads="causal")

@@ -40,5 +40,11 @@ def details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
 
 
 OBJECTIVE = Objective(
-    name="rtd", score=score, count=count, details=details, chance=lambda vocabulary: math.log(2), head="discriminator"
+    name="rtd",
+    score=score,
+    count=count,
+    details=details,
+    chance=lambda vocabulary: math.log(2),
+    head="discriminator",
+    reads="masked",
 )

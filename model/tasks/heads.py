@@ -25,6 +25,7 @@ class SequenceClassifier(nn.Module):
     """Encoder, pooler, dropout, and one linear layer on the pooled output (Devlin et al. 2019, figure 4a, b).
 
     Args:
+        pooler: where its `head_bias` is false, the linear layer has no bias, as the family's class at Hugging Face has none.
         head: the linear layer's name, as a checkpoint's `heads` says it.
     """
 
@@ -36,7 +37,7 @@ class SequenceClassifier(nn.Module):
         self.pooler = pooler
         self.dropout = nn.Dropout(dropout)
         self._head = head
-        self.add_module(head, nn.Linear(hidden_size, outputs))
+        self.add_module(head, nn.Linear(hidden_size, outputs, bias=getattr(pooler, "head_bias", True)))
 
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Logits, fp32 [B, outputs], of a batch as `TextSamples.batch` makes it."""

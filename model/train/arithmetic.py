@@ -12,14 +12,17 @@ BYTES_A_WEIGHT = 12  # fp32 weight and two moments, in a checkpoint
 MASK_SHARE = 0.16  # of the positions are predicted, roughly
 
 
-def activation_bytes(model: ModelConfig, length: int) -> float:
+def activation_bytes(model: ModelConfig, length: int, causal_share: float = 0.0) -> float:
     """What a row of `length` tokens keeps for the backward pass, roughly.
 
     34 D + 5 N L bytes a token and layer in 16 bits (Korthikanti et al., 2022, equation 2), and fp32 logits three times: of the
     positions that are predicted, or of all where a family learns from each.
+
+    Args:
+        causal_share: of the samples, those that a model which fills masks reads from left to right: it learns from each position.
     """
     layer = 34 * model.hidden_size + 5 * model.num_attention_heads * length
-    predicted = 1.0 if "lm" in model.heads else MASK_SHARE
+    predicted = 1.0 if "lm" in model.heads else MASK_SHARE + causal_share * (1.0 - MASK_SHARE)
     row = length * (model.num_hidden_layers * layer + predicted * 3 * 4 * model.vocab_size)
     return 2.0 * row if "discriminator" in model.heads else row  # a generator runs before it, at most as large
 
@@ -37,14 +40,17 @@ def computed_weights(model: ModelConfig) -> int:
     return approximate_parameters(model) + shared
 
 
-def fitting_rows(free: float, model: ModelConfig, length: int, beside: ModelConfig | None = None) -> int:
+def fitting_rows(
+    free: float, model: ModelConfig, length: int, beside: ModelConfig | None = None, causal_share: float = 0.0
+) -> int:
     """Sequences of `length` tokens that a GPU with so many free bytes takes at once; a multiple of 8 from there on.
 
     Args:
         beside: a teacher's config, which runs on the same batches.
+        causal_share: as of `activation_bytes`.
     """
     memory = free * CUDA_SHARE - STATE_BYTES * approximate_parameters(model)
-    row = activation_bytes(model, length)
+    row = activation_bytes(model, length, causal_share)
     if beside is not None:  # it keeps nothing for a backward pass, but its weights, a layer and its logits
         memory -= WEIGHT_BYTES * approximate_parameters(beside)
         row += activation_bytes(beside.model_copy(update={"num_hidden_layers": 1}), length)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from model.data.directions import WHOLE, Directions
 from model.data.layouts import WORTH
 from model.data.shards import Shards
 from model.families.config import ModelConfig
@@ -50,6 +51,7 @@ def decide(
     device: torch.device,
     precision: Precision,
     zero: int,
+    directions: Directions = WHOLE,
 ) -> Decision:
     """What the checkpoint records, `wanted`, or what pays.
 
@@ -60,11 +62,12 @@ def decide(
         work: how much there is to do.
         train: the dataset's rows.
         zero: the ZeRO stage.
+        directions: how samples are read.
 
     Raises:
         UsageError: compiling was asked for where it cannot be, or otherwise than is recorded.
     """
-    if wanted and (obstacle := _obstacle(model, train, zero)):
+    if wanted and (obstacle := _obstacle(model, train, zero, directions)):
         raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
     if recorded is not None:
         if wanted is not None and wanted != recorded:
@@ -77,7 +80,7 @@ def decide(
         return Decision(wanted)
     if device.type != "cpu":
         return Decision(False, "not measured on GPUs yet; ask for it with --compile")
-    if _obstacle(model, train, zero):
+    if _obstacle(model, train, zero, directions):
         return Decision(False)
     if _compiler() is None:
         return Decision(False, "there is no C++ compiler")
@@ -89,10 +92,12 @@ def decide(
     return Decision(seconds * GAIN[precision] > PAYS * compiling_seconds(model))
 
 
-def _obstacle(model: ModelConfig, train: Shards, zero: int) -> str:
+def _obstacle(model: ModelConfig, train: Shards, zero: int, directions: Directions) -> str:
     """What cannot be compiled; empty where everything can."""
     if not model.compiles:
         return f"models of the family {model.family}"
+    if directions.causal_share:
+        return "samples that are read from left to right by a model that reads others whole"
     if zero == 3:
         return "ZeRO stage 3, which gathers weights between the layers"
     if train.info is not None and train.info.packed:

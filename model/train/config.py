@@ -61,6 +61,9 @@ class PretrainConfig(StageConfig):
     objectives: tuple[str, ...] | None = None
     """What is learned, such as mlm and nsp; without it, what the model family learns from this dataset."""
 
+    causal_share: float | None = Field(default=None, gt=0, lt=1)
+    """Of clm beside a masked objective: the share of the samples that is read from left to right; without it half of them."""
+
     optimizer: str = Field(default="adamw", description=optimizer_help())
 
     learning_rate: float | None = Field(default=None, gt=0)

@@ -17,6 +17,7 @@ import torch
 
 from model.data.batch import Batch, move
 from model.data.collate import blank, collate
+from model.data.directions import WHOLE, Directions
 from model.data.layouts import Kind
 from model.data.prefetch import prefetched
 from model.data.sampler import share
@@ -77,7 +78,10 @@ class Looks:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """The first `rows` held-out rows, with mask copy 0. Shards are sorted by a hash, so any first rows are a fair sample."""
+    """The first `rows` held-out rows, with mask copy 0, read in the directions of training, row r as sample r.
+
+    Shards are sorted by a hash, so any first rows are a fair sample.
+    """
 
     shards: Shards
     rows: int
@@ -86,6 +90,7 @@ class HeldOut:
     mask: int
     longest: int
     layout: Kind = "rows"
+    directions: Directions = WHOLE
 
     def batches(self, world: World) -> list[tuple[int, int]]:
         """This rank's batches as ranges of rows: the same number on every rank, some perhaps empty."""
@@ -96,10 +101,10 @@ class HeldOut:
 
     def load(self, start: int, stop: int) -> Batch:
         if start == stop:
-            return blank(pad=self.pad)
+            return blank(pad=self.pad, directions=self.directions)
         rows = np.arange(start, stop)
         taken = self.shards.take(rows, np.zeros_like(rows))
-        return collate(taken, pad=self.pad, longest=self.longest, layout=self.layout)
+        return collate(taken, pad=self.pad, longest=self.longest, layout=self.layout, directions=self.directions, samples=rows)
 
     def target_counts(self, vocabulary: int) -> I64:
         """How often each id is a target, int64 [V]."""

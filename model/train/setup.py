@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from model.data.collate import blank
+from model.data.directions import Directions
 from model.data.layouts import layout_for
 from model.data.shards import Shards, verify
 from model.data.thinning import Thinning
 from model.data.training import training_order, training_shards
 from model.families.config import ModelConfig
-from model.objectives import choose
+from model.objectives import CAUSAL, MASKED, choose, trained_heads
 from model.train import engines, phases, sizing, state
 from model.train.alarms import Alarms, too_steep
 from model.train.compiling import Work, compiling_seconds, decide
@@ -94,8 +96,15 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     model = beginning.model
     config = config.model_copy(update={"model": model})
     names = choose(model, info, config.objectives, teacher.model if teacher else None)
+    directions = directions_of(names, config.causal_share, config.initial_batch or config.global_batch)
     plan = sizing.plan(
-        config.global_batch, build.execution.micro_batch, model, info.length, world, teacher.model if teacher else None
+        config.global_batch,
+        build.execution.micro_batch,
+        model,
+        info.length,
+        world,
+        teacher.model if teacher else None,
+        directions.causal_share,
     )
     if config.initial_batch:  # the levels are whole micro-batches, so that a batch that grows has few shapes
         plan = sizing.plan(
@@ -129,12 +138,14 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         world.device,
         precision,
         engine.zero,
+        directions,
     )
     if choice.reason:
         notes.append(f"not compiled: {choice.reason}")
     compiled = bool(world.first_decides(lambda: int(choice.compiled)))
-    scoring = Scoring(network, names, precision, compiled, world.device.type, model.loss_weights(), teacher)
-    unused = freeze_unused(scoring, {**blank(pad=info.special.pad), "mask_id": torch.tensor(-1)})
+    weights = {**model.loss_weights(), **shares(names, directions)}
+    scoring = Scoring(network, names, precision, compiled, world.device.type, weights, teacher)
+    unused = freeze_unused(scoring, {**blank(pad=info.special.pad, directions=directions), "mask_id": torch.tensor(-1)})
     if unused:
         notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
     if resumed is not None:
@@ -149,6 +160,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         thinning=_thinning(config, info, begun),
         fixed_predictions=train.most_predictions() if compiled else None,
         layout=layout_for(networks, world.device, DTYPES[precision], compiled=compiled, packed_rows=info.packed),
+        directions=directions,
         begun=begun,
     )
     wanted = min(config.heldout_rows, len(data.heldout))
@@ -160,6 +172,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         mask=info.special.mask,
         longest=info.length,
         layout=layout_for(networks, world.device, DTYPES[precision], packed_rows=info.packed),
+        directions=directions,
     )
     measure = HeldOutMeasure(
         scoring=scoring,
@@ -188,7 +201,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         engine=engine,
         source=source,
         trained=scoring,
-        saved=Saved(model=model, heads=model.heads, tokenizer=data.tokenizer, dataset=info),
+        saved=Saved(model=model, heads=trained_heads(model, names), tokenizer=data.tokenizer, dataset=info),
         measure=measure if wanted else None,
         micro_batch=plan.micro_batch,
         accumulation=plan.accumulation,
@@ -211,6 +224,36 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         resumed=resumed,
         parameters=parameters,
     )
+
+
+def directions_of(names: Sequence[str], causal_share: float | None, global_batch: int) -> Directions:
+    """How samples are read for the objectives of these names.
+
+    Raises:
+        UsageError: a share is given where samples are all read alike, or a step would have no sample of one kind.
+    """
+    before = "mntp" in names
+    if CAUSAL not in names or not set(names) & set(MASKED):
+        if causal_share is not None:
+            raise UsageError(
+                f"causal_share ({causal_share}) is for objectives of both ways, such as {CAUSAL},mntp, these are"
+                f" {', '.join(names)}; leave it out"
+            )
+        return Directions(causal_share=float(CAUSAL in names), before=before)
+    share = 0.5 if causal_share is None else causal_share
+    if min(share, 1 - share) * global_batch < 1:
+        raise UsageError(
+            f"causal_share ({share}) of global_batch ({global_batch}) leaves steps without a sample of each kind; use"
+            f" global_batch {-int(-1 // min(share, 1 - share))} or more"
+        )
+    return Directions(causal_share=share, before=before)
+
+
+def shares(names: Sequence[str], directions: Directions) -> dict[str, float]:
+    """The weights of a mixture's objectives in the loss, so that each sample counts alike however many tokens it asks for."""
+    if directions.causal_share in (0.0, 1.0):
+        return {}
+    return {name: directions.causal_share if name == CAUSAL else 1 - directions.causal_share for name in names}
 
 
 def open_dataset(path: str, dynamic: bool, world: World) -> Data:

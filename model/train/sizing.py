@@ -34,7 +34,13 @@ def pieces(start: int, stop: int, rank: int, world_size: int, accumulation: int)
 
 
 def plan(
-    global_batch: int, micro_batch: int | None, model: ModelConfig, length: int, world: World, beside: ModelConfig | None = None
+    global_batch: int,
+    micro_batch: int | None,
+    model: ModelConfig,
+    length: int,
+    world: World,
+    beside: ModelConfig | None = None,
+    causal_share: float = 0.0,
 ) -> Plan:
     """Choose the micro-batch where it is left open.
 
@@ -43,6 +49,7 @@ def plan(
         micro_batch: what was asked for.
         length: the most tokens of a sample.
         beside: a teacher's config, which runs on the same batches.
+        causal_share: of the samples, those that a model which fills masks reads from left to right.
 
     Raises:
         UsageError: more processes than sequences.
@@ -54,17 +61,19 @@ def plan(
     if micro_batch is not None and micro_batch < 1:
         raise UsageError(f"micro_batch ({micro_batch}) must be at least 1; leave it out to have it chosen")
     rank_batch = -(-global_batch // world.size)
-    limit = min(micro_batch or fitting(model, length, world.device, beside), rank_batch)
+    limit = min(micro_batch or fitting(model, length, world.device, beside, causal_share), rank_batch)
     accumulation = -(-rank_batch // limit)
     return Plan(-(-rank_batch // accumulation), accumulation)
 
 
-def fitting(model: ModelConfig, length: int, device: torch.device, beside: ModelConfig | None = None) -> int:
+def fitting(
+    model: ModelConfig, length: int, device: torch.device, beside: ModelConfig | None = None, causal_share: float = 0.0
+) -> int:
     """Sequences of `length` tokens that fit a device at once: a careful guess, without activation checkpointing."""
     if device.type == "cpu":
         return max(1, CPU_TOKENS // length)
     free, _ = torch.cuda.mem_get_info(device)
-    return fitting_rows(free, model, length, beside)
+    return fitting_rows(free, model, length, beside, causal_share)
 
 
 def device_memory(device: torch.device) -> int | None:

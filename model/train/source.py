@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.data.collate import blank, collate
+from model.data.directions import WHOLE, Directions
 from model.data.layouts import Kind
 from model.data.sampler import Sampler
 from model.data.shards import Shards
@@ -31,6 +32,7 @@ class DatasetSource:
         fixed_predictions: for compiled models: every batch has one shape, and this many masked positions a row.
         layout: how tokens lie on their way through the layers.
         thinning: which of the masks count; None: all.
+        directions: which samples are read from left to right.
         begun: the step and the sample that the training begins with.
     """
 
@@ -42,6 +44,7 @@ class DatasetSource:
     fixed_predictions: int | None = None
     layout: Kind = "rows"
     thinning: Thinning | None = None
+    directions: Directions = WHOLE
     begun: Position = START
 
     def work(self, step: int, rank: int, world_size: int) -> Work:
@@ -51,7 +54,7 @@ class DatasetSource:
         accumulation = math.ceil(rank_batch / self.micro_batch)
         for start, stop in pieces(first, last, rank, world_size, accumulation):
             if start == stop:
-                batches.append(MicroBatch(start, blank(pad=self.info.special.pad)))
+                batches.append(MicroBatch(start, blank(pad=self.info.special.pad, directions=self.directions)))
                 continue
             samples = np.arange(start, stop)
             rows = self.shards.take(*self.sampler.locate(samples))
@@ -64,6 +67,8 @@ class DatasetSource:
                 longest=self.info.length,
                 fixed_predictions=self.fixed_predictions,
                 layout=self.layout,
+                directions=self.directions,
+                samples=samples,
             )
             batches.append(MicroBatch(start, batch))
         return Work(batches, tokens)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from typing import Literal
 
+from model import checkpoint
 from model.data.layouts import layout_for
+from model.families.config import ways
 from model.objectives import choose
 from model.train.distributed import join
 from model.train.heldout import HeldOut, evaluate
 from model.train.precision import DTYPES, Precision, resolve
 from model.train.scoring import Scoring
-from model.train.setup import open_dataset
+from model.train.setup import directions_of, open_dataset
 from model.train.start import begin, build_network
 from pipeline.core import storage
 from pipeline.core.errors import DataError
@@ -40,7 +42,10 @@ def run(build: Build, *, rows: int, batch_size: int, precision: Precision | Lite
         raise DataError(f"{build.inputs['dataset']} holds no rows out; set corpus.heldout_fraction and make it again")
     beginning = begin(None, build.inputs["checkpoint"], data.info, data.tokenizer)
     network, _ = build_network(beginning)
-    scoring = Scoring(network, choose(beginning.model, data.info, None, None), kind).to(world.device)
+    with checkpoint.held(build.inputs["checkpoint"]) as directory:
+        own = ways(checkpoint.described(directory).heads)
+    names = choose(beginning.model, data.info, None if own in (("mlm",), ("lm",)) else own, None)
+    scoring = Scoring(network, names, kind).to(world.device)
     heldout = HeldOut(
         shards=data.heldout,
         rows=rows,
@@ -49,6 +54,7 @@ def run(build: Build, *, rows: int, batch_size: int, precision: Precision | Lite
         mask=data.info.special.mask,
         longest=data.info.length,
         layout=layout_for([network], world.device, DTYPES[kind], packed_rows=data.info.packed),
+        directions=directions_of(names, None, max(rows, 2)),
     )
     build.report.progress(0, rows, "rows", {})
     found = evaluate(scoring, heldout, world)

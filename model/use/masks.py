@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from model.checkpoint import held, load
+from model.families.config import ways
 from model.families.models import restore
 from model.use.fill_mask import FillMaskConfig
 from model.use.requests import Request, shortened
@@ -46,9 +47,14 @@ class Filler:
             loaded = load(directory)
             self.pieces = tokenizer.load(loaded.tokenizer)
         if "masked_lm" not in loaded.heads:
+            remedy = "use `cloze generate`" if "lm" in loaded.heads else "name a pretrained checkpoint"
+            raise UsageError(f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); {remedy}")
+        names = ways(loaded.heads)
+        if set(names) == {"clm"}:
             raise UsageError(
-                f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); name a pretrained checkpoint"
+                f"{checkpoint} was trained from left to right alone (clm) and fills no masks; use `cloze generate`"
             )
+        self._before = int("mntp" in names)  # how far before a mask its token is named
         self.mask_token = str(self.pieces.backend.id_to_token(self.pieces.special.mask))
         self.longest = loaded.model.max_position_embeddings
         self.model = restore(loaded.model, loaded.state)
@@ -99,7 +105,7 @@ class Filler:
         real = np.arange(longest) < np.array([[len(question.ids)] for question in questions])
         for row, question in enumerate(questions):
             ids[row, : len(question.ids)] = question.ids
-        masks = [row * longest + place for row, question in enumerate(questions) for place in question.masks]
+        masks = [row * longest + place - self._before for row, question in enumerate(questions) for place in question.masks]
         batch = {
             "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy(real),

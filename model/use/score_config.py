@@ -21,8 +21,8 @@ class ScoreConfig(StageConfig):
     limit: int | None = Field(default=None, ge=1)
     """The most pairs of a phenomenon: the first ones; by default all."""
 
-    mask: Literal["token", "whole-word", "word-l2r"] = "token"
-    """Masked beside the piece asked for: nothing, its whole word, or what is right of it in the word; unused left to right."""
+    mask: Literal["token", "whole-word", "word-l2r", "causal"] = "token"
+    """Masked beside the piece asked for: nothing, its whole word, or what is right of it in the word; or read left to right."""
 
     normalize: Literal["none", "tokens", "penalty"] = "none"
     """Divide the sum by nothing, as papers do; by the number of pieces; or by ((5 + n) / 6) ** 0.8."""

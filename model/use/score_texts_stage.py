@@ -14,7 +14,7 @@ from model.use.verb_config import VerbConfig
 class ScoreTextsConfig(VerbConfig):
     """What is asked of the model. A request has `text`."""
 
-    mask: Literal["token", "whole-word", "word-l2r"] = "token"
+    mask: Literal["token", "whole-word", "word-l2r", "causal"] = "token"
     """As of the stage score."""
 
     normalize: Literal["none", "tokens", "penalty"] = "none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from model import checkpoint
 from model.data.batch import LAYOUT, Batch, move
 from model.data.layouts import Sequences, layout_for, make_layout
 from model.data.prefetch import prefetched
+from model.families.config import ways
 from model.families.models import restore
 from model.families.pretraining import PretrainingModel, encoded
 from model.layers.encoder import Encoder
@@ -52,17 +53,18 @@ class Scorer:
 
     Args:
         path: a pretrained checkpoint, or the artifact that holds it.
-        mask: see `model.use.pseudo_likelihood`; says nothing to a left-to-right model.
+        mask: see `model.use.pseudo_likelihood`; `causal`: read from left to right, by a model that was trained to. It says nothing to a
+            model that reads in no other way.
         precision: of the encoder. The head is computed in fp32 in any case: bf16 keeps two to three digits of a logit, and scores of
             minimal pairs differ in the third.
 
     Attributes:
-        left_to_right: whether the model names next pieces.
+        left_to_right: whether the model names next pieces here.
         device, precision: what it computes on, and in.
         parameters: its weights.
 
     Raises:
-        UsageError: the checkpoint has no head that names pieces.
+        UsageError: the checkpoint has no head that names pieces, or does not read from left to right.
         DataError: there is no checkpoint at that path, or it is damaged.
     """
 
@@ -70,26 +72,33 @@ class Scorer:
         self,
         path: str,
         *,
-        mask: Mask = "token",
+        mask: Mask | Literal["causal"] = "token",
         precision: Precision = "fp32",
         device: torch.device | None = None,
     ) -> None:
         with checkpoint.held(path) as directory:
             loaded = checkpoint.load(directory)
             self.pieces = tokenizer.load(loaded.tokenizer)
-        self.left_to_right = "lm" in loaded.heads
-        if not self.left_to_right and "masked_lm" not in loaded.heads:
+        names = ways(loaded.heads)
+        if not names:
             raise UsageError(
                 f"{path} has no masked_lm or lm head (it has {', '.join(loaded.heads)}); name a pretrained checkpoint"
             )
+        able = {"lm", "clm"} & set(names)
+        if mask == "causal" and not able:
+            raise UsageError(
+                f"mask (causal): {path} was not trained from left to right (clm); use token, whole-word or word-l2r"
+            )
+        self.left_to_right = mask == "causal" or set(names) == able
+        self._causal, self._before = self.left_to_right and "lm" not in names, "mntp" in names
         self.path, self.longest = path, loaded.model.max_position_embeddings
-        self._mask: Mask | None = None if self.left_to_right else mask
+        self._mask: Mask | None = None if self.left_to_right or mask == "causal" else mask
         self.device, self.precision = device or torch.device("cpu"), precision
         self.parameters = sum(tensor.numel() for tensor in loaded.state.values())
         network = restore(loaded.model, loaded.state).to(self.device)
         reader: Any = getattr(network, "generator", network)  # of ELECTRA, the part that fills masks
         self._reader: nn.Module = reader
-        self._head: nn.Module = copy.deepcopy(reader.lm if self.left_to_right else reader.masked_lm)
+        self._head: nn.Module = copy.deepcopy(reader.lm if "lm" in names else reader.masked_lm)
         self._words = reader.encoder.embeddings.word.weight.detach().clone()  # the decoder's
         # Weights and states, not products alone: under autocast an eighth of the time went into casting from one to the other.
         network.to(DTYPES[precision])
@@ -140,6 +149,8 @@ class Scorer:
     def _answers(self, sentences: Sequence[npt.NDArray[np.int32]]) -> list[Floats]:
         """The log-probabilities of each sentence's inner pieces."""
         asked = questions(sentences, self.pieces.word_start, self.pieces.special.mask, self._mask)
+        if self._before and not self.left_to_right:
+            asked = replace(asked, position=asked.position - 1)
         found = np.zeros(len(asked.label))
         made = list(parts(asked, TOKENS[self.device.type], self.pieces.special.pad))
         with torch.inference_mode(), prefetched(map(self._batch, made), self.device) as batches:
@@ -160,7 +171,8 @@ class Scorer:
         length = part.ids.shape[1]
         if int(part.lengths[-1]) < length:
             batch["attention_mask"] = torch.arange(length) < torch.from_numpy(part.lengths)[:, None]
-        layout = make_layout(self._layout, Sequences.alone(part.lengths, length))
+        causal = np.ones(len(part.lengths), np.bool_) if self._causal else None
+        layout = make_layout(self._layout, Sequences.alone(part.lengths, length, causal))
         return batch if layout is None else {**batch, LAYOUT: layout}
 
     def _read(self, batch: Batch, label: Tensor) -> Tensor:

@@ -71,6 +71,7 @@ def _timed() -> float:
         (["pretrain", "--dataset", "/nowhere", "--out", "x"], 3, "/nowhere does not exist"),
         (["verify", "/nowhere"], 3, "no finished artifact"),
         (["fill-mask", "/nowhere", "a [MASK]"], 3, "/nowhere"),
+        (["generate", "/nowhere", "once upon a time"], 3, "/nowhere"),
         (["resume", "/nowhere"], 3, "no training"),
     ],
 )

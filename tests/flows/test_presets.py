@@ -299,6 +299,21 @@ def test_decays_branch_from_kept_steps_of_one_trunk() -> None:
     assert values(nodes["pretrain"], "schedule", "milestones") == ["constant", (1000, 2000, 4000)]
 
 
+def test_masks_go_on_where_reading_from_left_to_right_ended() -> None:
+    nodes = load("clm-then-mlm").nodes
+    assert inputs(nodes["pretrain@masks"])["continue"].startswith("pretrain")
+    trained = {
+        name: values(nodes[f"pretrain{name}"], "objectives", "steps") for name in ("", "@masks", "@masks-alone", "@mixture")
+    }
+    assert trained == {
+        "": [("clm",), 2000],
+        "@masks": [("mlm",), 2000],
+        "@masks-alone": [("mlm",), 4000],
+        "@mixture": [("clm", "mntp"), 4000],
+    }
+    assert {node.config.schedule_steps for node in _rows(nodes, "pretrain").values()} == {4000}  # type: ignore[attr-defined]
+
+
 TINY = [
     "run.share=true",
     "run.device=cpu",

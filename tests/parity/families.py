@@ -78,8 +78,8 @@ def batch_of(case: Case, rows: int, length: int) -> dict[str, Tensor]:
 
 def their_inputs(theirs: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
-    if "token_type_ids" in inspect.signature(theirs.forward).parameters:
-        segments = getattr(theirs.config, "type_vocab_size", 2)
+    segments = getattr(theirs.config, "type_vocab_size", 0)  # GPT-2, which has none, would look the ids up among the words
+    if segments and "token_type_ids" in inspect.signature(theirs.forward).parameters:
         inputs["token_type_ids"] = batch["token_type_ids"].clamp(max=segments - 1)
     return inputs
 

@@ -15,6 +15,7 @@ class ElectraConfig(ModelConfig):
     """ELECTRA (Clark et al., 2020)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "discriminator": {}}
+    both_ways: ClassVar[bool] = False
 
     family: Tag[Literal["electra"]] = "electra"
 

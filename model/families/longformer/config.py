@@ -17,6 +17,7 @@ class LongformerConfig(RobertaConfig):
     """Defaults are those of longformer-base-4096 (Beltagy et al., "Longformer", 2020, section 5 and Table 12)."""
 
     compiles: ClassVar[bool] = False  # how many tokens are global is known from the batch alone
+    both_ways: ClassVar[bool] = False
 
     family: Tag[Literal["longformer"]] = "longformer"  # type: ignore[assignment]
     max_position_embeddings: Size = 4096

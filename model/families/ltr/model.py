@@ -18,16 +18,20 @@ from model.families.config import ModelConfig
 from model.families.ltr.config import LtrConfig
 from model.families.pretraining import encoded
 from model.layers.encoder import Encoder
-from model.layers.heads import MaskedLMHead, Pooler, initialize
+from model.layers.heads import Pooler, initialize
 from model.layers.unmask import unmask
 
 
 class LeftToRight(nn.Module):
-    """A causal encoder and the head that names next tokens."""
+    """A causal encoder and the head that names next tokens.
+
+    Args:
+        lm: maps (states [..., D], word embeddings [V, D]) to logits [..., V].
+    """
 
     pooler = None
 
-    def __init__(self, encoder: Encoder, lm: MaskedLMHead) -> None:
+    def __init__(self, encoder: Encoder, lm: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
         self.lm = lm
@@ -48,7 +52,7 @@ class LastPooler(Pooler):
     reads_first = False
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        return super().forward(_last(hidden, attention_mask))
+        return super().forward(last_state(hidden, attention_mask))
 
 
 class LstmPooler(Pooler):
@@ -84,7 +88,7 @@ def new_pooler(config: ModelConfig) -> Pooler:
     return LstmPooler(config.hidden_size) if cast(LtrConfig, config).bilstm else LastPooler(config.hidden_size)
 
 
-def _last(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+def last_state(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     """The last token's state of every row: [B, L, D] to [B, 1, D]."""
     if attention_mask is None:
         return hidden[:, -1:]

@@ -107,7 +107,7 @@ def test_building_with_an_open_vocabulary_is_refused() -> None:
 
 
 def test_the_command_line_can_check_configs_without_torch() -> None:
-    modules = "model.families.presets, model.objectives, model.hub.export_stage, model.use.fill_mask"
+    modules = "model.families.presets, model.objectives, model.hub.export_stage, model.use.fill_mask, model.use.generate_stage"
     program = f"import sys, {modules}; sys.exit(any(m in sys.modules for m in ('torch', 'numpy.fft', 'transformers')) * 7)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

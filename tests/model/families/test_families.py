@@ -336,13 +336,16 @@ def test_sizes_that_cannot_be_are_refused(values: dict[str, Any], sentence: str)
     assert "\n" not in str(caught.value)
 
 
-SMALLER = {"modern": ("attention.output.weight", "feed_forward.down.weight", "pooler.dense.weight")}
+SMALLER = {
+    "gpt2": ("attention.output.weight", "feed_forward.down.weight"),
+    "modern": ("attention.output.weight", "feed_forward.down.weight", "pooler.dense.weight"),
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_start_as_the_papers_say(family: str) -> None:
-    """Truncated normals of the config's deviation for matrices, 0 for biases, 1 for norms; in the modern encoder, what leads out
-    of a block is smaller by the square root of twice the number of layers.
+    """Truncated normals of the config's deviation for matrices, 0 for biases, 1 for norms; in GPT-2 and the modern encoder, what leads
+    out of a block is smaller by the square root of twice the number of layers.
     """
     torch.manual_seed(0)
     config = tiny_config(family=family, initializer_range=0.02, hidden_size=64, intermediate_size=96)

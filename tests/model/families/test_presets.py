@@ -12,7 +12,7 @@ from model.families.table import FAMILIES, part
 
 transformers = pytest.importorskip("transformers", reason="counts are compared with transformers, which is not installed")
 
-VOCABULARIES = {"roberta": 50265, "albert": 30000, "spanbert": 28996, "longformer": 50265, "modern": 50368}
+VOCABULARIES = {"roberta": 50265, "albert": 30000, "spanbert": 28996, "longformer": 50265, "gpt2": 50257, "modern": 50368}
 
 PRESETS = presets()
 
@@ -20,6 +20,7 @@ PRESETS = presets()
 PAPERS = {
     "bert-base": 110, "bert-large": 335, "roberta-base": 125, "roberta-large": 355,
     "electra-small": 14, "electra-base": 109, "electra-large": 334, "distilbert-base": 66,
+    "gpt2": 124, "gpt2-medium": 355, "gpt2-large": 774, "gpt2-xl": 1558,
     "albert-base": 12, "albert-large": 18, "albert-xlarge": 59, "albert-xxlarge": 223,
 }  # fmt: skip
 
@@ -56,4 +57,4 @@ def test_every_family_has_a_tiny_preset() -> None:
 
 def test_a_preset_is_named_after_its_family_and_only_once() -> None:
     assert len(PRESETS) == sum(len(part(family, "presets:PRESETS")) for family in FAMILIES)
-    assert all(name.startswith(f"{config.family}-") for name, config in PRESETS.items())
+    assert all(f"{name}-".startswith(f"{config.family}-") for name, config in PRESETS.items())

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from model.families.table import FAMILIES, config_class
 from model.layers.cross_entropy import summed_cross_entropy
-from model.objectives import OBJECTIVES, choose, objectives, total_loss
+from model.objectives import OBJECTIVES, choose, objectives, total_loss, trained_heads
 from pipeline.core.errors import UsageError
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
 
@@ -178,3 +178,41 @@ def test_cross_entropy_in_rows_is_torchs(dtype: torch.dtype) -> None:
     with torch.no_grad():
         assert summed_cross_entropy(logits, labels)[0].equal(total.detach())
     assert summed_cross_entropy(logits[:0], labels[:0])[0] == 0
+
+
+def test_rows_that_do_not_fit_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    info = replace(dataset_info(write_tokenizer(tmp_path)), recipe="lm", pair_task=None, masks={"rule": "none"})
+    gpt2, bert = tiny_config(family="gpt2"), tiny_config()
+    assert choose(gpt2, info) == ("lm",)
+    assert choose(bert, info, ["clm"]) == ("clm",)
+    with pytest.raises(UsageError, match=r"objective \(mlm\) needs rows with masks, .* or train --objective clm"):
+        choose(bert, info)
+    with pytest.raises(UsageError, match=r"objective \(mntp\) needs rows with masks"):
+        choose(bert, info, ["clm", "mntp"])
+    with pytest.raises(
+        UsageError, match=r"objective \(mlm\) needs rows with masks, .* or train a model that reads left to right"
+    ):
+        choose(tiny_config(family="electra"), info, ["mlm"])
+    pairs = replace(info, recipe="bert", pair_task="nsp", masks={"rule": "token"})
+    for model, names in ((gpt2, None), (bert, ["clm"])):
+        with pytest.raises(UsageError, match=r"needs text that runs on, .* \(recipe bert\) are pairs for nsp") as caught:
+            choose(model, pairs, names)
+        assert "\n" not in str(caught.value)
+
+
+def test_both_ways_go_together_with_masks_alone(tmp_path: Path) -> None:
+    info = replace(dataset_info(write_tokenizer(tmp_path)), pair_task=None)
+    bert = tiny_config()
+    for names in (["clm"], ["mntp"], ["clm", "mntp"], ["mlm", "clm"]):
+        assert choose(bert, info, names) == tuple(names)
+    for names in (["mlm", "mntp"], ["clm", "mlm", "mntp"]):
+        with pytest.raises(UsageError, match="do not go together; clm stands alone, or beside one of mlm and mntp"):
+            choose(bert, info, names)
+    with pytest.raises(UsageError, match=r"objective \(clm\) cannot be that of longformer models"):
+        choose(tiny_config(family="longformer"), info, ["clm"])
+    with pytest.raises(UsageError, match=r"objective \(clm\) needs a masked_lm head, which gpt2 models do not have"):
+        choose(tiny_config(family="gpt2"), info, ["clm"])
+    with pytest.raises(UsageError, match=r"objective \(clm\) knows no teacher"):
+        choose(tiny_config(family="distilbert"), info, ["clm"], bert)
+    assert trained_heads(bert, ["mlm", "nsp"]) == bert.heads
+    assert trained_heads(bert, ["clm", "mntp"])["masked_lm"] == {"objectives": ["clm", "mntp"]}

@@ -40,6 +40,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "longformer": {"attention_window": 8},
     "modern": {"local_attention": 8},
 }
+DATASETS = {"albert": "sop", "gpt2": "running", "ltr": "running"}
 ENGINES = (("torch", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3))
 
 
@@ -115,12 +116,13 @@ def _main(directory: Path) -> None:
     if world.first:
         write_dataset(directory / "nsp", vocab_size=67)  # odd sizes, so that ZeRO has to pad its partitions
         write_dataset(directory / "sop", vocab_size=67, pair_task="sop")
+        write_dataset(directory / "running", vocab_size=67, pair_task=None)
     world.first_decides(lambda: 0)  # they are written
     known: dict[tuple[str, str, int, str], tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]] = {}
     for values in json.loads((directory / "cases.json").read_text()):
         case = Case(**values)
         key = (case.family, case.precision, case.accumulation, case.optimizer)
-        dataset = str(directory / ("sop" if case.family == "albert" else "nsp"))
+        dataset = str(directory / DATASETS.get(case.family, "nsp"))
         if key not in known:
             known = {key: _train(Case(case.family, "torch", 0, *key[1:]), dataset, alone)}
         first, reference, norms = known[key]

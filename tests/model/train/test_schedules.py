@@ -95,9 +95,9 @@ def test_other_texts_are_no_lengths_of_time(text: str) -> None:
         ({"budget": 0}, "write it as 90s, 10m or 1h30m"),
         (
             {"budget": "10m", "warmup_steps": 5},
-            "warmup_steps counts steps, and budget says how long to train; use warmup_share",
+            "warmup_steps goes by steps, and budget says how long to train; use warmup_share",
         ),
-        ({"tokens": 100, "schedule_steps": 5}, "schedule_steps counts steps, and tokens says how long to train; leave it out"),
+        ({"tokens": 100, "schedule_steps": 5}, "schedule_steps goes by steps, and tokens says how long to train; leave it out"),
         ({"warmup_steps": 5, "warmup_share": 0.1}, "exclude each other"),
         ({"schedule": "linear", "decay_share": 0.1}, "decay_share is not for schedule linear; leave it out, or use wsd"),
         ({"schedule": "wsd", "power": 2}, "power is not for schedule wsd; leave it out, or use polynomial"),

@@ -1,0 +1,97 @@
+"""GPT-2's table: our names beside those of transformers' `GPT2LMHeadModel` and the classes of its fine-tuned models.
+
+Its linear layers are `Conv1D`, which holds a weight the other way round: [in, out].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from model.families.hub import EMBEDDING, TASK_ROWS, Hub
+from model.families.key_map import KeyMap
+from pipeline.core.errors import DataError
+
+LAYER = "transformer.h.{n}"
+
+KEYS = KeyMap(
+    [
+        ("encoder.embeddings.word.weight", "transformer.wte.weight"),
+        ("encoder.embeddings.position.weight", "transformer.wpe.weight"),
+        ("encoder.layers.{n}.attention_input_norm.{p}", f"{LAYER}.ln_1.{{p}}"),
+        ("encoder.layers.{n}.attention.qkv.{p}", f"{LAYER}.attn.c_attn.{{p}}"),
+        ("encoder.layers.{n}.attention.output.{p}", f"{LAYER}.attn.c_proj.{{p}}"),
+        ("encoder.layers.{n}.feed_forward_input_norm.{p}", f"{LAYER}.ln_2.{{p}}"),
+        ("encoder.layers.{n}.feed_forward.up.{p}", f"{LAYER}.mlp.c_fc.{{p}}"),
+        ("encoder.layers.{n}.feed_forward.down.{p}", f"{LAYER}.mlp.c_proj.{{p}}"),
+        ("encoder.norm.{p}", "transformer.ln_f.{p}"),
+        ("classifier.weight", "score.weight"),
+    ]
+)
+# transformers' defaults, which belong to another vocabulary; `model.hub.generation` writes the tokenizer's own
+NO_IDS = ("bos_token_id", "eos_token_id")
+# masks and a number that versions before 4.30 saved as weights
+BUFFERS = tuple(f"{prefix}h.{{n}}.attn.{name}" for prefix in ("", "transformer.") for name in ("bias", "masked_bias"))
+
+
+def write(config: dict[str, Any]) -> dict[str, Any]:
+    """One dropout as the two that transformers has."""
+    return {**config, **dict.fromkeys(NO_IDS), "embd_pdrop": config["resid_pdrop"]}
+
+
+def read(config: dict[str, Any]) -> dict[str, Any]:
+    """The way back.
+
+    Raises:
+        DataError: the two differ.
+    """
+    residual, embedded = config.get("resid_pdrop", 0.1), config.get("embd_pdrop", 0.1)
+    if residual != embedded:
+        raise DataError(
+            f"resid_pdrop ({residual}) and embd_pdrop ({embedded}) differ, and gpt2 has one dropout; make them equal"
+        )
+    width = config.get("n_embd", 768)
+    return {**config, "n_embd": width, "n_inner": config.get("n_inner") or 4 * width}
+
+
+HUB = Hub(
+    family="gpt2",
+    model_type="gpt2",
+    keys=KEYS,
+    fields={
+        "vocab_size": "vocab_size",
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "intermediate_size": "n_inner",
+        "max_position_embeddings": "n_positions",
+        "hidden_act": "activation_function",
+        "hidden_dropout": "resid_pdrop",
+        "attention_dropout": "attn_pdrop",
+        "layer_norm_eps": "layer_norm_epsilon",
+        "initializer_range": "initializer_range",
+        "pad_token_id": "pad_token_id",
+    },
+    fixed={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "reorder_and_upcast_attn": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    },
+    architectures={
+        frozenset({"lm"}): "GPT2LMHeadModel",
+        frozenset({"classifier"}): "GPT2ForSequenceClassification",
+        frozenset({"span"}): "GPT2ForQuestionAnswering",
+        frozenset({"token_classifier"}): "GPT2ForTokenClassification",
+        frozenset({EMBEDDING}): "GPT2Model",
+    },
+    task_rows={name: rows for name, rows in TASK_ROWS.items() if name != "choice"},
+    refused={"choice": "transformers has no GPT-2 that chooses by the last token"},
+    copies={"lm_head.weight": "transformer.wte.weight"},
+    ignored=frozenset(BUFFERS),
+    base="transformer.",
+    transposed=("qkv.weight", "attention.output.weight", "up.weight", "down.weight"),
+    outputs={"logits": "lm_logits"},
+    write=write,
+    read=read,
+)
