@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from model.layers.layout import Layout, Pattern, Rows
+from model.layers.layout import Layout, Pattern, Rows, Scores
 from model.layers.varlen import varlen_attention
 
 if TYPE_CHECKING:
@@ -98,12 +98,18 @@ class Buckets(Tokens):
             self.groups,
         )
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float) -> Tensor:
+    @property
+    def reach(self) -> int:
+        return max((length for _, length in self.groups), default=1)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float, added: Scores | None = None
+    ) -> Tensor:
         mixed = []
         parts = (torch.split(part, self._sizes) for part in (query, key, value))
         for rows, *block in zip(self._rows, *parts, strict=True):
             q, k, v = (part.view(*rows.shape, *part.shape[1:]) for part in block)
-            mixed.append(rows.attend(q, k, v, pattern, dropout).flatten(0, 1))
+            mixed.append(rows.attend(q, k, v, pattern, dropout, added).flatten(0, 1))
         return torch.cat(mixed)
 
 
@@ -140,8 +146,27 @@ class Packed(Tokens):
             self.longest,
         )
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float) -> Tensor:
-        return varlen_attention(query, key, value, self.bounds, self.longest, pattern.window, pattern.causal, dropout)
+    @property
+    def reach(self) -> int:
+        return self.longest
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float, added: Scores | None = None
+    ) -> Tensor:
+        if added is None:
+            return varlen_attention(query, key, value, self.bounds, self.longest, pattern.window, pattern.causal, dropout)
+        rows, places, back = self.once("padded", self._padded)  # the kernel has no room for scores of others
+        blocks = (part.index_select(0, places).view(*rows.shape, *part.shape[1:]) for part in (query, key, value))
+        return rows.attend(*blocks, pattern, dropout, added).flatten(0, 1).index_select(0, back)
+
+    def _padded(self) -> tuple[Rows, Tensor, Tensor]:
+        """One sequence a row; where among the T its places are, int64 [S * longest]; and where there the tokens are, int64 [T]."""
+        place = torch.arange(self.longest, device=self.bounds.device)
+        first, behind = self.bounds[:-1, None], self.bounds[1:, None]
+        rows = Rows((len(first), self.longest), place < behind - first)
+        count = len(self.places)
+        number = torch.searchsorted(self.bounds, torch.arange(count, device=place.device, dtype=self.bounds.dtype), right=True) - 1
+        return rows, (first + place).flatten().clamp(max=count - 1), number * self.longest + self.positions
 
 
 class _PutBack(torch.autograd.Function):
