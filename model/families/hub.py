@@ -99,7 +99,7 @@ class Hub:
     unexported: tuple[str, ...] = ()
     encoder_alone: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
-    unread: Callable[[ModelConfig], tuple[str, ...]] = lambda model: ()  # noqa: E731
+    unread: Callable[[ModelConfig], tuple[str, ...]] = lambda model: ()
     outputs: Mapping[str, str] = field(default_factory=lambda: dict(OUTPUTS))
     converts: Mapping[str, Conversion] = field(default_factory=dict)
     write: Callable[[dict[str, Any]], dict[str, Any]] = dict

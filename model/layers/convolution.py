@@ -55,7 +55,9 @@ class Convolved(nn.Module):
         norm: of the sum.
     """
 
-    def __init__(self, hidden_size: int, kernel_size: int, *, activation: Callable[[Tensor], Tensor], dropout: float, norm: nn.Module) -> None:
+    def __init__(
+        self, hidden_size: int, kernel_size: int, *, activation: Callable[[Tensor], Tensor], dropout: float, norm: nn.Module
+    ) -> None:
         super().__init__()
         self.convolution = Convolution(hidden_size, kernel_size)
         self.activation = activation

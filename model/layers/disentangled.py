@@ -45,7 +45,7 @@ def log_buckets(distances: Tensor, buckets: int, farthest: int) -> Tensor:
     return torch.where(distances.abs() <= middle, distances, ((wide.ceil() + middle) * distances.sign()).long())
 
 
-class RelativePositions(nn.Embedding):
+class RelativePositions(nn.Module):
     """Embeddings of relative positions, of which all layers project the same.
 
     Args:
@@ -59,7 +59,8 @@ class RelativePositions(nn.Embedding):
     rows: Tensor
 
     def __init__(self, hidden_size: int, *, span: int, buckets: int, farthest: int, longest: int, norm: nn.Module) -> None:
-        super().__init__(2 * span, hidden_size)
+        super().__init__()
+        self.table = nn.Embedding(2 * span, hidden_size)
         self.norm = norm
         distances = torch.arange(1 - longest, longest, device="cpu")  # never on the meta device: it is no weight
         rows = (log_buckets(distances, buckets, farthest) + span).clamp(0, 2 * span - 1)
@@ -74,7 +75,7 @@ class RelativePositions(nn.Embedding):
         """
         middle = len(self._rows) // 2
         first, last = self._rows[middle + 1 - reach], self._rows[middle + reach - 1]
-        embedded = self.norm(self.weight[first : last + 1].clone())  # ZeRO 3 takes the weight back when this returns
+        embedded = self.norm(self.table(torch.arange(first, last + 1, device=self.rows.device)))
         return embedded, self.rows[middle + 1 - reach : middle + reach] - first
 
 

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 BAND_PAYS = 4  # a window's attention is computed in bands where rows are at least this many times its one-sided width
 
 T = TypeVar("T")
-Scores = Callable[[Tensor, Tensor], Tensor]  # queries and keys, float [B, N, L, H], to what is added to their scores, [B, N, L, L]
+Scores = Callable[
+    [Tensor, Tensor], Tensor
+]  # queries and keys, float [B, N, L, H], to what is added to their scores, [B, N, L, L]
 
 
 @dataclass(frozen=True, slots=True)

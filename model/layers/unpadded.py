@@ -156,8 +156,8 @@ class Packed(Tokens):
         if added is None:
             return varlen_attention(query, key, value, self.bounds, self.longest, pattern.window, pattern.causal, dropout)
         rows, places, back = self.once("padded", self._padded)  # the kernel has no room for scores of others
-        blocks = (part.index_select(0, places).view(*rows.shape, *part.shape[1:]) for part in (query, key, value))
-        return rows.attend(*blocks, pattern, dropout, added).flatten(0, 1).index_select(0, back)
+        query, key, value = (part.index_select(0, places).view(*rows.shape, *part.shape[1:]) for part in (query, key, value))
+        return rows.attend(query, key, value, pattern, dropout, added).flatten(0, 1).index_select(0, back)
 
     def _padded(self) -> tuple[Rows, Tensor, Tensor]:
         """One sequence a row; where among the T its places are, int64 [S * longest]; and where there the tokens are, int64 [T]."""
@@ -165,7 +165,9 @@ class Packed(Tokens):
         first, behind = self.bounds[:-1, None], self.bounds[1:, None]
         rows = Rows((len(first), self.longest), place < behind - first)
         count = len(self.places)
-        number = torch.searchsorted(self.bounds, torch.arange(count, device=place.device, dtype=self.bounds.dtype), right=True) - 1
+        number = (
+            torch.searchsorted(self.bounds, torch.arange(count, device=place.device, dtype=self.bounds.dtype), right=True) - 1
+        )
         return rows, (first + place).flatten().clamp(max=count - 1), number * self.longest + self.positions
 
 

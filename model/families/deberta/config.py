@@ -17,7 +17,7 @@ class DebertaConfig(ModelConfig):
     """
 
     family: Tag[Literal["deberta"]] = "deberta"
-    type_vocab_size: Annotated[int, Field(ge=0)] = 0  # type: ignore[assignment]
+    type_vocab_size: Annotated[int, Field(ge=0)] = 0
     layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-7
 
     pretraining: Literal["mlm", "rtd"] = "mlm"
@@ -61,15 +61,19 @@ class DebertaConfig(ModelConfig):
         if len(set(self.pos_att_type)) != len(self.pos_att_type) or not self.pos_att_type:
             raise ValueError(f"pos_att_type ({list(self.pos_att_type)}) must name c2p, p2c, or both, each once")
         if self.conv_kernel_size and self.conv_kernel_size % 2 == 0:
-            raise ValueError(f"conv_kernel_size ({self.conv_kernel_size}) must be odd; use {self.conv_kernel_size + 1}, or 0 for none")
+            raise ValueError(
+                f"conv_kernel_size ({self.conv_kernel_size}) must be odd; use {self.conv_kernel_size + 1}, or 0 for none"
+            )
         middle = self.position_buckets // 2
-        if 0 < self.position_buckets and self.max_position_embeddings > middle + 1 >= self.farthest:
+        if self.position_buckets > 0 and self.max_position_embeddings > middle + 1 >= self.farthest:
             raise ValueError(
                 f"max_relative_positions ({self.farthest}) is too few for position_buckets ({self.position_buckets}), of which half"
                 f" have a distance each; use {middle + 2} or more, or fewer buckets"
             )
         if self.enhanced_mask_decoder and self.position_biased_input:
-            raise ValueError("enhanced_mask_decoder is for models whose input has no positions; leave out position_biased_input")
+            raise ValueError(
+                "enhanced_mask_decoder is for models whose input has no positions; leave out position_biased_input"
+            )
         return self
 
     @property

@@ -31,7 +31,7 @@ def _encoder_rows() -> list[Row]:
     return [
         *own,
         *(row for row in bert.encoder_rows("deberta") if row[0] not in names),
-        ("encoder.embeddings.relative.weight", "deberta.encoder.rel_embeddings.weight"),
+        ("encoder.embeddings.relative.table.weight", "deberta.encoder.rel_embeddings.weight"),
         ("encoder.embeddings.relative.norm.{p}", "deberta.encoder.LayerNorm.{p}"),
         ("encoder.layers.0.convolved.convolution.{p}", "deberta.encoder.conv.conv.{p}"),
         ("encoder.layers.0.convolved.norm.{p}", "deberta.encoder.conv.LayerNorm.{p}"),

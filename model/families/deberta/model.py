@@ -66,7 +66,8 @@ class DebertaLayer(EncoderLayer):
         Returns:
             float [P, D].
         """
-        return self.finished(asking, self.attention(hidden, layout, chosen, asking))
+        got: Tensor = self.attention(hidden, layout, chosen, asking)
+        return self.finished(asking, got)
 
 
 class EnhancedMaskDecoder(nn.Module):
@@ -85,7 +86,7 @@ class EnhancedMaskDecoder(nn.Module):
         """Args: hidden: float [..., D], what enters the layer `last`; chosen: int64 [P], flat positions. Returns: float [P, D]."""
         positions = layout.positions
         places = chosen % hidden.shape[-2] if positions is None else positions.flatten().index_select(0, chosen)
-        states = taken(hidden, chosen) + self.position(places)
+        states: Tensor = taken(hidden, chosen) + self.position(places)
         for _ in range(DECODER_STEPS):
             states = last.asked(hidden, layout, chosen, states)
         return states
@@ -171,7 +172,7 @@ def new_pooler(config: ModelConfig) -> Pooler:
     return Pooler(config.hidden_size, "gelu")
 
 
-def _masked_lm(config: DebertaConfig, embeddings: Embeddings) -> MaskedLM:
+def _masked_lm(config: DebertaConfig, embeddings: DebertaEmbeddings) -> MaskedLM:
     enhanced = config.enhanced_mask_decoder
     decoder = EnhancedMaskDecoder(config.hidden_size, config.max_position_embeddings) if enhanced else None
     return MaskedLM(_encoder(config, embeddings), bert.masked_lm(config), decoder)
