@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,8 @@ class DebertaConfig(ModelConfig):
     """Defaults are those of DeBERTaV3-base (He et al., 2023; microsoft/DeBERTa, experiments/language_model/rtd_base.json) as
     transformers' classes know it; how it is pretrained, the presets say.
     """
+
+    compiles: ClassVar[bool] = False  # not measured
 
     family: Tag[Literal["deberta"]] = "deberta"
     type_vocab_size: Annotated[int, Field(ge=0)] = 0
