@@ -179,6 +179,7 @@ def test_of_version_3_the_encoder_goes_out_with_its_embeddings_as_it_reads_them(
     result = execute(STAGE, ExportConfig(), {"checkpoint": str(tmp_path / "moved")}, str(tmp_path / "hub"))
     assert result.manifest.summary["architecture"] == "DebertaV2Model"
     assert result.manifest.summary["max_logit_difference"] <= 1e-5
+    assert "feature-extraction" in (tmp_path / "hub" / "README.md").read_text()  # and not fill-mask: the head stayed behind
     opened = transformers.AutoModel.from_pretrained(str(tmp_path / "hub"), local_files_only=True)
     table = before.state["encoder.embeddings.word.weight"] + before.state["encoder.embeddings.word.delta"]
     assert opened.embeddings.word_embeddings.weight.equal(table)

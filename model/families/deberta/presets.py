@@ -21,8 +21,8 @@ def _v2(layers: int, width: int, **changes: Any) -> ModelConfig:
 PRESETS: dict[str, ModelConfig] = {
     "deberta-tiny": _v2(2, 128, position_buckets=64, conv_kernel_size=3, conv_act="gelu"),
     "deberta-base": _v2(12, 768),  # version 2's attention and vocabulary at BERT-base's size: 86M
-    "deberta-v2-xlarge": _v2(24, 1536, conv_kernel_size=3, conv_act="gelu"),  # 710M
-    "deberta-v2-xxlarge": _v2(48, 1536, conv_kernel_size=3, conv_act="gelu"),  # 1,320M in the paper's counting
+    "deberta-v2-xlarge": _v2(24, 1536, conv_kernel_size=3, conv_act="gelu"),  # 688M; the authors say 710M
+    "deberta-v2-xxlarge": _v2(48, 1536, conv_kernel_size=3, conv_act="gelu"),  # 1,368M; the authors say 1,320M
     "deberta-v3-tiny": _v3(2, 128, position_buckets=64),
     "deberta-v3-xsmall": _v3(12, 384),  # 22M
     "deberta-v3-small": _v3(6, 768),  # 44M

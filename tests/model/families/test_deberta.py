@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from model.families.deberta.config import DebertaConfig
-from model.families.models import new_model, restore_backbone
+from model.families.models import first_weights, new_model, restore_backbone
 from model.families.presets import model_config, presets
 from model.layers import unpadded
 from model.objectives import objectives
@@ -113,6 +113,17 @@ def test_only_masked_positions_ask_in_training() -> None:
     model(batch)
     masked = (len(batch["masked_positions"]), 16)
     assert seen == [(4, 12, 16), (4, 12, 16), masked, masked]
+
+
+def test_a_student_takes_the_layers_of_a_teacher_without_absolute_positions() -> None:
+    """And the word embeddings as the discriminator reads them."""
+    model, student = moved(tiny_model(**RTD, num_hidden_layers=4)), tiny_config(family="distilbert", type_vocab_size=0)
+    state = model.state_dict()
+    taken = first_weights(student, tiny_config(**RTD, num_hidden_layers=4), state)
+    query = "encoder.layers.{}.attention.query.weight"
+    assert taken[query.format(1)].equal(state[query.format(2)])
+    assert taken[TABLE].equal(state[TABLE] + state[DELTA])
+    assert "encoder.embeddings.position.weight" not in taken
 
 
 def test_heads_and_objectives_follow_from_how_it_is_pretrained() -> None:
