@@ -128,8 +128,13 @@ def test_files_as_the_authors_publish_them_are_read(tmp_path: Path) -> None:
     """Terms in one string, no architecture, the discriminator's head, and positions that the input does not have."""
     theirs = CASE.theirs()
     own = CASE.ours(theirs).state_dict()
-    beside = {"mask_predictions.dense.weight": torch.zeros(16, 16), "deberta.embeddings.position_embeddings.weight": torch.zeros(32, 16)}
-    directory = saved(theirs, tmp_path, {**theirs.state_dict(), **beside}, pos_att_type="p2c|c2p", architectures=None, cloze_model=None)
+    beside = {
+        "mask_predictions.dense.weight": torch.zeros(16, 16),
+        "deberta.embeddings.position_embeddings.weight": torch.zeros(32, 16),
+    }
+    directory = saved(
+        theirs, tmp_path, {**theirs.state_dict(), **beside}, pos_att_type="p2c|c2p", architectures=None, cloze_model=None
+    )
     found = import_directory(directory, str(tmp_path / "checkpoint"))
     assert (found.model, found.fresh, found.left_out) == (CASE.config, (), ())
     assert all(found.state[name].equal(tensor) for name, tensor in own.items())

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from model import checkpoint
 from model.families.deberta.config import DebertaConfig
-from model.families.models import first_weights, new_model, restore_backbone
+from model.families.models import first_weights, new_model, restore, restore_backbone
 from model.families.presets import model_config, presets
 from model.layers import unpadded
 from model.objectives import objectives
 from model.train import arithmetic
+from model.use.scorer import Scorer
 from pipeline.core.errors import UsageError
 from tests.model.layouts import Choice, laid, pack, varlen_on_cpu
-from tests.tiny_models import tiny_batch, tiny_config, tiny_model
+from tests.tiny_models import tiny_batch, tiny_config, tiny_model, write_checkpoint
 
 RTD = {"family": "deberta", "pretraining": "rtd", "enhanced_mask_decoder": True}
 TABLE, DELTA = "encoder.embeddings.word.weight", "encoder.embeddings.word.delta"
@@ -73,7 +76,9 @@ def test_the_discriminator_reads_the_sum_and_so_does_fine_tuning() -> None:
 
 
 @pytest.mark.parametrize("choice", ["padded", "buckets", "packed"])
-@pytest.mark.parametrize("changes", [{"enhanced_mask_decoder": True, "conv_kernel_size": 5, "position_buckets": 8}, RTD], ids=["mlm", "rtd"])
+@pytest.mark.parametrize(
+    "changes", [{"enhanced_mask_decoder": True, "conv_kernel_size": 5, "position_buckets": 8}, RTD], ids=["mlm", "rtd"]
+)
 def test_packed_sequences_are_as_they_are_alone(changes: dict[str, Any], choice: Choice) -> None:
     """Positions, the convolution and the first token are those of the sequence, in every layout."""
     model = tiny_model(**{"family": "deberta", **changes})
@@ -139,6 +144,23 @@ def test_heads_and_objectives_follow_from_how_it_is_pretrained() -> None:
     assert (plain.loss_weights(), replaced.loss_weights()) == ({}, {"rtd": 10.0})
     assert model_config("deberta-v3-base").beside[0].num_hidden_layers == 6
     assert model_config("deberta-v3-base", generator_layers=4).beside[0].num_hidden_layers == 4
+
+
+@pytest.mark.parametrize("changes", [{"enhanced_mask_decoder": True}, {"pretraining": "rtd", "enhanced_mask_decoder": True}])
+def test_verbs_name_pieces_through_the_decoder(changes: dict[str, Any], tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch", family="deberta", **changes)
+    scorer = Scorer(path)
+    loaded, special = checkpoint.load(path), scorer.pieces.special
+    model = restore(loaded.model, loaded.state)
+    inner = scorer.pieces.backend.encode("the cat sat", add_special_tokens=False).ids
+    expected = []
+    for place, token in enumerate(inner, start=1):
+        ids = torch.tensor([[special.cls, *inner, special.sep]])
+        ids[0, place] = special.mask
+        batch = {"input_ids": ids, "token_type_ids": 0 * ids, "masked_positions": torch.tensor([place])}
+        with torch.inference_mode():
+            expected.append(float(model(batch)["mlm_logits"].log_softmax(-1)[0, token]))
+    assert scorer.scored(["the cat sat"])[0].log_probabilities.tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(
