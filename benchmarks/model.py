@@ -289,6 +289,7 @@ def compare(options: argparse.Namespace, config: ModelConfig) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="bert-mini")
+    parser.add_argument("--changes", default="{}", help="of the model's config, as JSON")
     parser.add_argument("--vocab-size", type=int, default=30_522)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--length", type=int, default=128)
@@ -306,7 +307,7 @@ def main() -> None:
     parser.add_argument("--losses", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    model = model_config(options.model, vocab_size=options.vocab_size)
+    model = model_config({"preset": options.model, **json.loads(options.changes)}, vocab_size=options.vocab_size)
     if options.one:
         print(json.dumps(run_one(options, PretrainConfig(model=model, global_batch=options.batch))))
         return

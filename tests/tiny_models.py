@@ -50,6 +50,26 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
     "electra": [{"embedding_size": 8}, {"embedding_size": 16, "generator_size": 0.5}],
     "modern": [{"local_attention": 4}, {"local_attention": 4, "num_hidden_layers": 4}],
+    # buckets that rows of up to 32 tokens do not fit into
+    "deberta": [
+        {"position_buckets": 8},
+        {
+            "position_buckets": -1,
+            "max_relative_positions": 5,
+            "share_att_key": False,
+            "norm_rel_ebd": "none",
+            "type_vocab_size": 2,
+        },
+        {
+            "pos_att_type": ["c2p"],
+            "position_buckets": 8,
+            "conv_kernel_size": 3,
+            "conv_act": "gelu",
+            "position_biased_input": True,
+        },
+        {"pos_att_type": ["p2c"], "share_att_key": False, "position_buckets": 6, "enhanced_mask_decoder": True},
+        {"pretraining": "rtd", "enhanced_mask_decoder": True, "position_buckets": 8, "num_hidden_layers": 3},
+    ],
     "longformer": [{"attention_window": 8}, {"attention_window": [4, 8], "pad_token_id": 3}],
 }
 

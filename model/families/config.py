@@ -124,6 +124,16 @@ class ModelConfig(BaseModel):
         return 4 * self.hidden_size**2 + 2 * self.hidden_size * self.intermediate_size
 
     @property
+    def weights_beside_layers(self) -> int:
+        """Weights outside of the layers: the embeddings, most of all."""
+        return (self.vocab_size + self.max_position_embeddings) * self.word_width
+
+    @property
+    def position_terms(self) -> int:
+        """Products with relative positions that an attention score is the sum of, beside that of the contents."""
+        return 0
+
+    @property
     def distinct_layers(self) -> int:
         """Layers with weights of their own."""
         return self.num_hidden_layers
@@ -132,6 +142,11 @@ class ModelConfig(BaseModel):
     def word_width(self) -> int:
         """Width of the word embeddings."""
         return self.hidden_size
+
+    @property
+    def backbone(self) -> ModelConfig:
+        """Of what fine-tuning keeps: itself, where pretraining adds nothing to encoder and pooler."""
+        return self
 
     @property
     def beside(self) -> tuple[ModelConfig, ...]:

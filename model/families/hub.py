@@ -14,6 +14,7 @@ from model.families.config import ModelConfig, ways
 from model.families.key_map import KeyMap
 from model.families.presets import parse_model
 from model.families.table import FAMILIES, has_part, part
+from model.layers.moved import merged
 from pipeline.core.errors import DataError, UsageError
 
 OUTPUTS = {
@@ -23,6 +24,7 @@ OUTPUTS = {
     "sop_logits": "pair_logits",
 }
 
+WORDS = "encoder.embeddings.word.weight"
 OWN = "cloze_model"  # their config's key for what only our config says
 TASK = "cloze_task"  # and for what a checkpoint's `task` says
 
@@ -80,7 +82,9 @@ class Hub:
         base: what their names of the encoder's parameters begin with, which files of the encoder alone leave out.
         transposed: ends of our names of matrices that they hold the other way round.
         unexported: our heads that have no Hugging Face form; they stay behind.
+        encoder_alone: our heads of pretraining with which nothing but the encoder has a Hugging Face form.
         unused: beginnings of names of their parameters that no head of ours reads; they are left out.
+        unread: a model of ours -> our names of parameters that their files may hold and it does without; they are left out.
         outputs: what transformers' heads give, their names -> ours.
         converts: families whose weights can become this one's -> how.
         write: their config as the table gives it -> as their class reads it. `read` is the way back.
@@ -100,7 +104,9 @@ class Hub:
     base: str = ""
     transposed: tuple[str, ...] = ()
     unexported: tuple[str, ...] = ()
+    encoder_alone: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    unread: Callable[[ModelConfig], tuple[str, ...]] = lambda model: ()
     outputs: Mapping[str, str] = field(default_factory=lambda: dict(OUTPUTS))
     converts: Mapping[str, Conversion] = field(default_factory=dict)
     write: Callable[[dict[str, Any]], dict[str, Any]] = dict
@@ -197,7 +203,9 @@ class Hub:
     def exported(self, state: Mapping[str, Tensor], heads: Iterable[str] = ()) -> dict[str, Tensor]:
         """What of the weights of our model with these heads has a Hugging Face form. Vectors do without a pooler."""
         left = {*self.unexported, *(("pooler",) if EMBEDDING in heads else ())}
-        return {name: tensor for name, tensor in state.items() if name.split(".", 1)[0] not in left}
+        there = {name.split(".", 1)[0] for name in state}
+        kept = {"encoder"} if there & set(self.encoder_alone) else there - left
+        return {name: tensor for name, tensor in merged(state).items() if name.split(".", 1)[0] in kept}
 
     def from_state(self, state: Mapping[str, Tensor], where: str, head: str | None = None) -> dict[str, Tensor]:
         """Hugging Face's weights, read from `where`, under our names.
@@ -209,6 +217,9 @@ class Hub:
             DataError: a name is not in the table, or a copy differs from what it should be tied to.
         """
         current = {self._current(name): tensor for name, tensor in state.items()}
+        prefix = f"{self.keys.theirs(WORDS)}".split(".", 1)[0] + "."
+        if not any(name.startswith(prefix) for name in current):  # their encoder was saved alone
+            current = {prefix + name: tensor for name, tensor in current.items()}
         named: dict[str, Tensor] = {}
         keys = self.keys_for(() if head is None else (head,))
         for theirs, tensor in current.items():

@@ -12,6 +12,7 @@ from model.families.config import ModelConfig
 from model.families.pretraining import PretrainingModel
 from model.families.table import part
 from model.layers.heads import initialize
+from model.layers.moved import merged
 from pipeline.core.errors import DataError, UsageError
 
 
@@ -64,7 +65,7 @@ def restore(config: ModelConfig, state: Mapping[str, Tensor]) -> PretrainingMode
 
 def new_backbone(config: ModelConfig) -> Backbone:
     """Encoder and pooler, freshly initialised from torch's current random state."""
-    model = new_model(config)
+    model = new_model(config.backbone)
     pooler = model.pooler
     if pooler is None:
         pooler = part(config.family, "model:new_pooler")(config)
@@ -80,7 +81,7 @@ def restore_backbone(config: ModelConfig, state: Mapping[str, Tensor]) -> Backbo
     Raises:
         DataError: as for `restore`.
     """
-    backbone = new_backbone(config)
+    backbone, state = new_backbone(config), merged(state)
     pooled = any(name.startswith(("pooler.", "pair.")) for name in state)
     for prefix, module in (("encoder.", backbone.encoder), ("pooler.", backbone.pooler)):
         if prefix == "pooler." and not pooled:
@@ -106,7 +107,7 @@ def is_backbone(name: str) -> bool:
 
 def first_weights(student: ModelConfig, teacher: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What a student, of a family that learns from a teacher, takes over from the teacher's `state` before its first step."""
-    taken: dict[str, Tensor] = part(student.family, "model:first_weights")(student, teacher, state)
+    taken: dict[str, Tensor] = part(student.family, "model:first_weights")(student, teacher, merged(state))
     return taken
 
 

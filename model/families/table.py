@@ -32,6 +32,7 @@ FAMILIES: dict[str, str] = {
     "spanbert": "model.families.spanbert",
     "modern": "model.families.modern",
     "longformer": "model.families.longformer",
+    "deberta": "model.families.deberta",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from model.checkpoint import Loaded
-from model.families.hub import EMBEDDING, task_head
+from model.families.hub import EMBEDDING, hub_of, task_head
 
 _PRETRAINED_USE = """```python
 from transformers import pipeline
@@ -72,7 +72,7 @@ _USES = {  # by head: the Hub's name of what it does, and how
 def model_card(loaded: Loaded, architecture: str) -> str:
     """Markdown with the Hub's YAML header. It depends on the checkpoint's content alone, not on time or place."""
     model, dataset, task = loaded.model, loaded.dataset, loaded.task
-    parameters = sum(tensor.numel() for tensor in loaded.state.values())
+    parameters = sum(tensor.numel() for tensor in hub_of(model.family).exported(loaded.state, loaded.heads).values())
     facts = [
         ("Class", f"`{architecture}`"),
         ("Parameters", f"{parameters:,}"),
@@ -87,7 +87,9 @@ def model_card(loaded: Loaded, architecture: str) -> str:
         labels = ", ".join(f"`{label}`" for label in task.get("labels") or ())
         facts.append(("Fine-tuned for", f"`{task['name']}`" + (f": {labels}" if labels else "")))
     facts.append(("Fine-tuning steps" if task is not None else "Pretraining steps", f"{loaded.step:,}"))
-    head = next((head for head in (EMBEDDING, "lm") if head in loaded.heads), task_head(loaded.heads))
+    alone = architecture == hub_of(model.family).architectures.get(frozenset({EMBEDDING}))
+    named = next((head for head in (EMBEDDING, "lm") if head in loaded.heads), task_head(loaded.heads))
+    head = EMBEDDING if alone else named
     tag, use = _USES.get(head or "", ("fill-mask", _PRETRAINED_USE))
     lines = [
         "---",

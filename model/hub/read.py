@@ -16,6 +16,7 @@ from model.checkpoint import CONFIG, PICKLES, WEIGHTS
 from model.families.config import ModelConfig
 from model.families.hub import LABELLED, POOLED, TASK, Hub, exportable, hub_of
 from model.families.models import bare_pooler, new_model, restore, restore_backbone
+from model.layers.moved import DELTA
 from pipeline import tokenizer
 from pipeline.core import storage
 from pipeline.core.errors import DataError, UsageError
@@ -90,6 +91,7 @@ def read_directory(
     model = hub.from_config(config, name)
     head = hub.head_of(config)
     state = hub.from_state(_read_weights(directory, trust_pickle), directory, head)
+    state = {key: tensor for key, tensor in state.items() if key not in hub.unread(model)}
     if convert is not None:
         model, state = convert(model, state, positions or model.max_position_embeddings)
     elif positions is not None and positions != model.max_position_embeddings:
@@ -147,9 +149,10 @@ def complete(model: ModelConfig, state: dict[str, Tensor]) -> Imported:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         own = new_model(model).state_dict()
-    fresh = {name: tensor for name, tensor in own.items() if name not in state and not name.startswith("encoder.")}
+    lacking = {name: tensor for name, tensor in own.items() if name not in state}
+    fresh = {name: tensor for name, tensor in lacking.items() if not name.startswith("encoder.") or name.endswith(DELTA)}
     there = {name.split(".", 1)[0] for name in state}
-    halved = sorted(name for name in fresh if name.split(".", 1)[0] in there)
+    halved = sorted(name for name in fresh if name.split(".", 1)[0] in there and not name.endswith(DELTA))
     if halved:
         raise DataError(f"the weights lack {halved[0]}, a part of what is there; use a complete Hugging Face directory")
     left = tuple(sorted(name for name in state if name not in own and not name.startswith("encoder.")))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from model.layers.attention_kernels import attend
-from model.layers.layout import Layout, Pattern, additive
+from model.layers.layout import Layout, Pattern, Scores, additive
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,7 +58,14 @@ class Decoding(Layout):
         self._layer = 0
         return self
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float) -> Tensor:
+    @property
+    def reach(self) -> int:
+        return self._seen
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float, added: Scores | None = None
+    ) -> Tensor:
+        assert added is None, "no family that writes adds scores of its own"
         if self._layer == len(self._kept):
             shape = (self.rows, self.room, *key.shape[2:])
             self._kept.append((key.new_zeros(shape), value.new_zeros(shape)))

@@ -71,7 +71,7 @@ class Embeddings(nn.Module):
         projection: from E to the width of the layers, after the dropout (ALBERT, ELECTRA-small).
     """
 
-    per_piece = ("word.weight",)  # parameters with a row for each piece of the vocabulary
+    per_piece: tuple[str, ...] = ("word.weight",)  # parameters with a row for each piece of the vocabulary
 
     def __init__(
         self,

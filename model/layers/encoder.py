@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from model.layers.embeddings import Embeddings
 from model.layers.layout import Layout, Rows
 from model.layers.unpadded import Tokens
+
+# (hidden states, layout, flat positions or None for all) to states: as `Encoder.run`
+Run = Callable[[Tensor, Layout, Tensor | None], Tensor]
 
 
 class Encoder(nn.Module):
@@ -45,21 +48,37 @@ class Encoder(nn.Module):
             wanted: int64 [P], positions among the flattened B * L. Most of the last layer is then computed there alone, which
                 changes nothing at them but by rounding.
         """
+        return self.through(self.run, input_ids, attention_mask, token_type_ids, layout, wanted)
+
+    def through(
+        self,
+        run: Run,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor,
+        layout: Layout | None = None,
+        wanted: Tensor | None = None,
+    ) -> Tensor:
+        """As `forward`, with the embedded tokens going through `run` in place of the encoder's own."""
         layout = rows_of(input_ids, attention_mask) if layout is None else layout.fresh()
         if isinstance(layout, Tokens):
             embedded = self.embeddings(layout.take(input_ids), layout.take(token_type_ids), layout.positions)
             if wanted is not None:
-                return self.run(embedded, layout, layout.find(wanted))
-            return layout.put_back(self.run(embedded, layout))
-        return self.run(self.embeddings(input_ids, token_type_ids, layout.positions), layout, wanted)
+                return run(embedded, layout, layout.find(wanted))
+            return layout.put_back(run(embedded, layout, None))
+        return run(self.embeddings(input_ids, token_type_ids, layout.positions), layout, wanted)
 
     def run(self, hidden: Tensor, layout: Layout, chosen: Tensor | None = None) -> Tensor:
         """The layers and the last norm, in whatever layout; `chosen` as for the layers, of which it concerns the last."""
-        for layer in self.layers[:-1]:
-            hidden = layer(hidden, layout)
-        hidden = self.layers[-1](hidden, layout, chosen)
+        hidden = self.layers[-1](self.below(hidden, layout), layout, chosen)
         normed: Tensor = self.norm(hidden)
         return normed
+
+    def below(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """All layers but the last."""
+        for layer in self.layers[:-1]:
+            hidden = layer(hidden, layout)
+        return hidden
 
     @torch.no_grad()
     def attention_maps(

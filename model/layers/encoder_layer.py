@@ -55,7 +55,11 @@ class EncoderLayer(nn.Module):
             The shape of `hidden`, or [P, D] at `chosen`.
         """
         attended = self.attention(self.attention_input_norm(hidden), layout, chosen)
-        hidden = self.attention_norm(taken(hidden, chosen) + self.dropout(attended))
+        return self.finished(taken(hidden, chosen), attended)
+
+    def finished(self, before: Tensor, attended: Tensor) -> Tensor:
+        """What follows the attention. Args: before, attended: float [..., D], what asked and what it got. Returns: the same shape."""
+        hidden = self.attention_norm(before + self.dropout(attended))
         transformed = self.feed_forward(self.feed_forward_input_norm(hidden))
         output: Tensor = self.feed_forward_norm(hidden + self.dropout(transformed))
         return output

@@ -98,9 +98,9 @@ def initialize(module: nn.Module, standard_deviation: float) -> None:
     `create_initializer`; Hugging Face does not truncate). Biases: 0. LayerNorm: 1 and 0.
     """
     for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Embedding):
+        if isinstance(part, nn.Linear | nn.Embedding | nn.Conv1d):
             _truncated_normal(part.weight, standard_deviation)
-        if isinstance(part, nn.Linear) and part.bias is not None:
+        if isinstance(part, nn.Linear | nn.Conv1d) and part.bias is not None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 BAND_PAYS = 4  # a window's attention is computed in bands where rows are at least this many times its one-sided width
 
 T = TypeVar("T")
+Scores = Callable[
+    [Tensor, Tensor], Tensor
+]  # queries and keys, float [B, N, L, H], to what is added to their scores, [B, N, L, L]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,23 @@ class Layout(ABC):
     def __init__(self) -> None:
         self._made: dict[object, object] = {}
 
+    @property
     @abstractmethod
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float) -> Tensor:
-        """Mix values by attention: float [..., N, H] each, where hidden states are [..., D]. Returns the same shape."""
+    def reach(self) -> int:
+        """At least as many as the longest sequence has tokens: no two that see each other are as far apart."""
+
+    @abstractmethod
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float, added: Scores | None = None
+    ) -> Tensor:
+        """Mix values by attention: float [..., N, H] each, where hidden states are [..., D]. Returns the same shape.
+
+        Args:
+            pattern: who sees whom.
+            dropout: share of the probabilities dropped; 0 outside training.
+            added: what the scores have beside the products of queries and keys; it is asked for blocks of L tokens in a row, L at
+                most `reach`.
+        """
 
     @abstractmethod
     def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -129,12 +146,21 @@ class Rows(Layout):
         """The same rows, whose attention probabilities go to `maps`."""
         return Rows(self.shape, self.real, self.sequence, self.positions, self.causal, maps)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float) -> Tensor:
+    @property
+    def reach(self) -> int:
+        return self.shape[1]
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float, added: Scores | None = None
+    ) -> Tensor:
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        if self.maps is None and pattern.window is not None and self.shape[1] >= BAND_PAYS * pattern.window:
+        if added is None and self.maps is None and pattern.window is not None and self.shape[1] >= BAND_PAYS * pattern.window:
             band = self.once((pattern, query.dtype, "band"), lambda: self._band(pattern, query))
             return banded(query, key, value, band, pattern.window, dropout).transpose(1, 2)
         bias = self.once((pattern, query.dtype), lambda: self._bias(pattern, query))
+        if added is not None:
+            scores = added(query, key)
+            bias = scores if bias is None else scores + bias
         if self.maps is not None:
             self.maps.append(attention_maps(query, key, bias))
         return attend(query, key, value, bias, dropout).transpose(1, 2)

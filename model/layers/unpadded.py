@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from model.layers.layout import Layout, Pattern, Rows
+from model.layers.layout import Layout, Pattern, Rows, Scores
 from model.layers.varlen import varlen_attention
 
 if TYPE_CHECKING:
@@ -104,12 +104,18 @@ class Buckets(Tokens):
             None if self.causal is None else change(self.causal),
         )
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float) -> Tensor:
+    @property
+    def reach(self) -> int:
+        return max((length for _, length in self.groups), default=1)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float, added: Scores | None = None
+    ) -> Tensor:
         mixed = []
         parts = (torch.split(part, self._sizes) for part in (query, key, value))
         for rows, *block in zip(self._rows, *parts, strict=True):
             q, k, v = (part.view(*rows.shape, *part.shape[1:]) for part in block)
-            mixed.append(rows.attend(q, k, v, pattern, dropout).flatten(0, 1))
+            mixed.append(rows.attend(q, k, v, pattern, dropout, added).flatten(0, 1))
         return torch.cat(mixed)
 
 
@@ -149,7 +155,21 @@ class Packed(Tokens):
             self.causal,
         )
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float) -> Tensor:
+    @property
+    def reach(self) -> int:
+        return self.longest
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float, added: Scores | None = None
+    ) -> Tensor:
+        if added is None:
+            return self._attend(query, key, value, pattern, dropout)
+        rows, places, back = self.once("padded", self._padded)  # the kernel has no room for scores of others
+        query, key, value = (part.index_select(0, places).view(*rows.shape, *part.shape[1:]) for part in (query, key, value))
+        return rows.attend(query, key, value, pattern, dropout, added).flatten(0, 1).index_select(0, back)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float) -> Tensor:
+        """By the kernel: once, or for the sequences of either way."""
         sequences, tokens = self.causal
         if not sequences:
             return varlen_attention(query, key, value, self.bounds, self.longest, pattern.window, pattern.causal, dropout)
@@ -162,6 +182,19 @@ class Packed(Tokens):
                 part = (query[own], key[own], value[own], bounds, self.longest)
                 mixed.append(varlen_attention(*part, pattern.window, causal, dropout))
         return torch.cat(mixed)
+
+    def _padded(self) -> tuple[Rows, Tensor, Tensor]:
+        """One sequence a row; where among the T its places are, int64 [S * longest]; and where there the tokens are, int64 [T]."""
+        place = torch.arange(self.longest, device=self.bounds.device)
+        first, behind = self.bounds[:-1, None], self.bounds[1:, None]
+        sequences = self.causal[0]
+        causal = torch.arange(len(first), device=place.device) < sequences if sequences else None
+        rows = Rows((len(first), self.longest), place < behind - first, causal=causal)
+        count = len(self.places)
+        number = (
+            torch.searchsorted(self.bounds, torch.arange(count, device=place.device, dtype=self.bounds.dtype), right=True) - 1
+        )
+        return rows, (first + place).flatten().clamp(max=count - 1), number * self.longest + self.positions
 
 
 class _PutBack(torch.autograd.Function):

@@ -16,12 +16,13 @@ def activation_bytes(model: ModelConfig, length: int, causal_share: float = 0.0)
     """What a row of `length` tokens keeps for the backward pass, roughly.
 
     34 D + 5 N L bytes a token and layer in 16 bits (Korthikanti et al., 2022, equation 2), and fp32 logits three times: of the
-    positions that are predicted, or of all where a family learns from each.
+    positions that are predicted, or of all where a family learns from each. Scores of relative positions are another N L numbers.
 
     Args:
         causal_share: of the samples, those that a model which fills masks reads from left to right: it learns from each position.
     """
-    layer = 34 * model.hidden_size + 5 * model.num_attention_heads * length
+    scores = 5 + (2 if model.position_terms else 0)
+    layer = 34 * model.hidden_size + scores * model.num_attention_heads * length
     predicted = 1.0 if "lm" in model.heads else MASK_SHARE + causal_share * (1.0 - MASK_SHARE)
     row = length * (model.num_hidden_layers * layer + predicted * 3 * 4 * model.vocab_size)
     return 2.0 * row if "discriminator" in model.heads else row  # a generator runs before it, at most as large
@@ -29,8 +30,7 @@ def activation_bytes(model: ModelConfig, length: int, causal_share: float = 0.0)
 
 def approximate_parameters(model: ModelConfig) -> int:
     """Weights of the encoder and of what is trained beside it, to a few per cent; ties of embeddings between them are not seen."""
-    embeddings = (model.vocab_size + model.max_position_embeddings) * model.word_width
-    own = model.distinct_layers * model.layer_weights + embeddings
+    own = model.distinct_layers * model.layer_weights + model.weights_beside_layers
     return own + sum(other.distinct_layers * other.layer_weights for other in model.beside)
 
 
@@ -62,10 +62,12 @@ def operations_per_token(model: ModelConfig, length: float) -> float:
     """Floating point operations of a training step, a token in a row of so many tokens, forward and backward.
 
     Six a weight of the matrices (Kaplan et al., "Scaling Laws for Neural Language Models", 2020, section 2.1), 12 L D a layer for
-    attention's scores and sums, and the logits of the positions that are predicted.
+    attention's scores and sums, as many for each product with relative positions, of which there are two for every key, and the
+    logits of the positions that are predicted.
     """
     predicted = 1.0 if "lm" in model.heads else MASK_SHARE
     layers = sum(
-        one.num_hidden_layers * (6.0 * one.layer_weights + 12.0 * length * one.hidden_size) for one in (model, *model.beside)
+        one.num_hidden_layers * (6.0 * one.layer_weights + 12.0 * (1 + one.position_terms) * length * one.hidden_size)
+        for one in (model, *model.beside)
     )
     return layers + 6.0 * predicted * model.vocab_size * model.word_width

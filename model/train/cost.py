@@ -129,7 +129,8 @@ def afterwards(facts: Facts) -> Pace | None:
         model = model_config(config["model"])
         if not model.vocab_size:  # as many as the weights beside the layers say
             inside = arithmetic.approximate_parameters(model)
-            model = model.model_copy(update={"vocab_size": max(1, round((weights - inside) / model.word_width))})
+            of_a_piece = arithmetic.approximate_parameters(model.model_copy(update={"vocab_size": 1})) - inside
+            model = model.model_copy(update={"vocab_size": max(1, round((weights - inside) / of_a_piece))})
         work = arithmetic.operations_per_token(model, float(facts["tokens"]) / max(1, int(facts["rows"])))
     work += BESIDE[kind]
     seconds = tokens / float(speed) if speed else without_start(facts["seconds"], START[kind])

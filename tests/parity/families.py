@@ -23,6 +23,16 @@ FORWARD = {"atol": 1e-5, "rtol": 0.0}
 GRADIENTS = {"atol": 1e-5, "rtol": 1e-4}
 
 
+class Alone(torch.nn.Module):
+    """An encoder of theirs without a head, its parameters named as in a model with one."""
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__()
+        self.config, self.base_model_prefix = encoder.config, encoder.base_model_prefix
+        self.forward, self.save_pretrained = encoder.forward, encoder.save_pretrained
+        self.add_module(encoder.base_model_prefix, encoder)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A family at tiny sizes.
@@ -49,6 +59,7 @@ class Case:
         values = self.hub.to_config(self.config, heads or self.config.heads, task)
         config = transformers.AutoConfig.for_model(**values)
         model = getattr(transformers, values["architectures"][0])(config).eval()
+        model = Alone(model) if model.base_model is model else model
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim == 1:

@@ -31,7 +31,7 @@ def first_weights(config: ModelConfig, teacher: ModelConfig, state: Mapping[str,
     """A student's first weights (section 2: "initialize the student from the teacher by taking one layer out of two").
 
     Student layer i is teacher layer i * T // S, of T and S layers: 0, 2, 4, … for half as many. Embeddings and the LM head come
-    along. The teacher must be as wide, and of a family that names its layers as BERT does.
+    along, where the teacher has them. It must be as wide, and of a family that names its layers as BERT does.
 
     Returns:
         What the teacher has of the student's parameters, cloned; empty where their widths differ.
@@ -43,8 +43,9 @@ def first_weights(config: ModelConfig, teacher: ModelConfig, state: Mapping[str,
         prefix = f"encoder.layers.{number * teacher.num_hidden_layers // config.num_hidden_layers}."
         layer = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
         found |= {f"encoder.layers.{number}.{name}": tensor for name, tensor in layer.items()}
-    offset = len(found[_POSITION]) - teacher.max_position_embeddings
-    found[_POSITION] = found[_POSITION][offset : offset + config.max_position_embeddings]
+    if _POSITION in found:  # a teacher of relative positions has none
+        offset = len(found[_POSITION]) - teacher.max_position_embeddings
+        found[_POSITION] = found[_POSITION][offset : offset + config.max_position_embeddings]
     with torch.device("meta"):
         wanted = {name: tensor.shape for name, tensor in new_model(config).state_dict().items()}
     return {name: tensor.clone() for name, tensor in found.items() if wanted.get(name) == tensor.shape}

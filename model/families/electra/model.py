@@ -79,7 +79,7 @@ class Electra(nn.Module):
 
     pooler = None
 
-    def __init__(self, encoder: Encoder, discriminator: Discriminator, generator: Generator) -> None:
+    def __init__(self, encoder: Encoder, discriminator: nn.Module, generator: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
         self.discriminator = discriminator
@@ -94,14 +94,24 @@ class Electra(nn.Module):
             `mlm_logits` [M, V], the generator's; `hidden` [B, L, D] and `rtd_logits` [B, L], the discriminator's; and, of a batch
             with labels, `rtd_labels` bool [B, L], true where a token is not the one that was there.
         """
-        outputs = {"mlm_logits": self.generator(batch)}
+        outputs = {"mlm_logits": self.filled(batch)}
         ids = batch["input_ids"]
         if "masked_labels" in batch:
             ids = overlay(batch, self._sample(outputs["mlm_logits"]))
             outputs["rtd_labels"] = ids != overlay(batch, batch["masked_labels"])
         outputs["hidden"] = encoded(self.encoder, ids, batch)
-        outputs["rtd_logits"] = self.discriminator(outputs["hidden"])
+        outputs["rtd_logits"] = self.judged(outputs["hidden"], batch)
         return outputs
+
+    def filled(self, batch: Mapping[str, Any]) -> Tensor:
+        """The generator's logits at the masked positions, float [M, V]."""
+        logits: Tensor = self.generator(batch)
+        return logits
+
+    def judged(self, hidden: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        """The discriminator's logits, float [B, L], from its states [B, L, D]."""
+        logits: Tensor = self.discriminator(hidden)
+        return logits
 
     def _sample(self, logits: Tensor) -> Tensor:
         """One token a row of logits, drawn from their softmax; int64 [M].

@@ -12,7 +12,15 @@ from model.families.table import FAMILIES, part
 
 transformers = pytest.importorskip("transformers", reason="counts are compared with transformers, which is not installed")
 
-VOCABULARIES = {"roberta": 50265, "albert": 30000, "spanbert": 28996, "longformer": 50265, "gpt2": 50257, "modern": 50368}
+VOCABULARIES = {
+    "roberta": 50265,
+    "albert": 30000,
+    "spanbert": 28996,
+    "longformer": 50265,
+    "gpt2": 50257,
+    "modern": 50368,
+    "deberta": 128100,
+}
 
 PRESETS = presets()
 

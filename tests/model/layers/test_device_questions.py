@@ -22,6 +22,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 8},
     "electra": {"embedding_size": 8},
     "modern": {"local_attention": 4},
+    "deberta": {"pretraining": "rtd", "enhanced_mask_decoder": True, "conv_kernel_size": 3, "position_buckets": 8},
     "longformer": {"attention_window": (4, 4)},
 }
 QUESTIONS = {"_local_scalar_dense", "item", "nonzero", "bincount", "masked_select", "equal", "is_nonzero", "_unique2"}

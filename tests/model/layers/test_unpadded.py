@@ -23,6 +23,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 8},
     "spanbert": {},
     "modern": {"type_vocab_size": 0, "local_attention": 4},
+    "deberta": {"position_buckets": 8, "conv_kernel_size": 3},
 }
 ALL_ROWS = {**FAMILIES, "longformer": {"attention_window": (4, 4), "type_vocab_size": 1}}
 CHOICES: tuple[Choice, ...] = ("padded", "buckets", "packed")
@@ -222,7 +223,8 @@ def test_maps_of_every_family(family: str) -> None:
 def test_maps_are_those_that_transformers_returns() -> None:
     from tests.parity.families import Case, their_inputs
 
-    for case in (Case(family="bert"), Case(family="modern", changes={"type_vocab_size": 0, "local_attention": 4})):
+    modern = {"type_vocab_size": 0, "local_attention": 4}
+    for case in (Case(family="bert"), Case(family="modern", changes=modern), Case(family="deberta")):
         theirs = case.theirs()
         theirs.set_attn_implementation("eager")
         ours, batch = case.ours(theirs), tiny_batch(rows=3, length=11)

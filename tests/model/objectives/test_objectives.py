@@ -111,7 +111,7 @@ def test_losses_are_fp32_under_autocast() -> None:
 
 def test_the_table_holds_what_the_files_say_of_themselves() -> None:
     assert [objective.name for objective in objectives(OBJECTIVES)] == list(OBJECTIVES)
-    heads = {head for family in FAMILIES for head in config_class(family).heads}
+    heads = {head for family in FAMILIES for head in config_class(family)().heads}
     assert {objective.head for objective in objectives(OBJECTIVES)} - {None} == heads
     with pytest.raises(UsageError, match="did you mean 'nsp'"):
         objectives(("nps",))

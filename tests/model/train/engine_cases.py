@@ -36,6 +36,7 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 6e-2}
 CHANGES: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 16},
     "electra": {"embedding_size": 16, "generator_size": 0.5},
+    "deberta": {"pretraining": "rtd", "enhanced_mask_decoder": True, "conv_kernel_size": 3, "position_buckets": 8},
     "distilbert": {"type_vocab_size": 0},
     "longformer": {"attention_window": 8},
     "modern": {"local_attention": 8},
