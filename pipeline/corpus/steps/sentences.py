@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.corpus.document import HOLE, Document
+from pipeline.corpus.document import A_HOLE, HOLES, Document
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.steps import abbreviations
 from pipeline.corpus.steps.base import Removed, Sentences, StepFunction, StepKind, StepResult
@@ -167,13 +167,19 @@ def split(paragraphs: Iterable[str], language: str = "en") -> Sentences:
     dropped: list[str] = []
     for paragraph in paragraphs:
         sentences = split_paragraph(paragraph, language)
-        if HOLE in paragraph:
-            dropped += [sentence for sentence in sentences if HOLE in sentence]
-            sentences = [sentence for sentence in sentences if HOLE not in sentence]
+        if A_HOLE.search(paragraph):
+            dropped += [sentence for sentence in sentences if A_HOLE.search(sentence)]
+            sentences = [sentence for sentence in sentences if not A_HOLE.search(sentence)]
         if sentences:
             starts.append(len(texts))
             texts += sentences
     return Sentences(texts, starts, dropped)
+
+
+def _removed(sentence: str) -> Removed:
+    """A sentence with holes, by the first of them."""
+    hole = A_HOLE.search(sentence)
+    return Removed(HOLES[hole[0]] if hole else "", A_HOLE.sub("[…]", sentence))
 
 
 def _build(options: CorpusOptions) -> StepFunction:
@@ -181,7 +187,7 @@ def _build(options: CorpusOptions) -> StepFunction:
 
     def sentences(document: Document) -> StepResult:
         found = split(document.paragraphs, document.language or fallback)
-        removed = tuple(Removed("formula", sentence.replace(HOLE, "[…]")) for sentence in found.dropped)
+        removed = tuple(map(_removed, found.dropped))
         if not found.texts:
             return StepResult(None, "too_short", removed)
         return StepResult(document, None, removed, sentences=found)
