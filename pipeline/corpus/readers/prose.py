@@ -7,7 +7,7 @@ import re
 from pipeline.corpus.end_marks import ELLIPSIS, LATIN, OTHER_SCRIPTS
 from pipeline.corpus.readers.english_verbs import has_finite_verb
 
-_CLOSERS = "\"'”’»›)\\]」』）》】"
+_CLOSERS = "\"'”’“‘»›«‹)\\]」』）》】"  # of any language: German closes with what English opens with
 _BURMESE_STOP = "၊"  # ends a clause as often as a sentence
 _END = re.compile(rf"[{LATIN}{OTHER_SCRIPTS}{ELLIPSIS}{_BURMESE_STOP}][{_CLOSERS}\s]*\Z")
 _LONGEST_END = 8  # characters of an end mark and what closes behind it

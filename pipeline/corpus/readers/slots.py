@@ -20,14 +20,15 @@ _TAKEN = f"{SLOT}{PHONES}{''.join(HOLES)}"
 _ANY = re.compile(f"[{_TAKEN}]")
 _BRACKET = re.compile(rf"([(\[])([^()\[\]]*[{_TAKEN}][^()\[\]]*)([)\]])")
 _SEPARATOR = re.compile(r"([;,])")
-# A part of a bracket that was nothing but what went, with the words that lead to it.
+# A part of a bracket that was nothing but what went, with the words that lead to it or count it.
 _LEADS = (
-    "or|and|also|from|in|at|of|on|to|by|as|is|see|near|around|about|approximately|approx|circa|ca?|c|born|lit|literally|pron|pronounced|pronunciation|"
-    "local|locally|IPA|UK|US|English|equivalent|usually|sometimes|often|formerly|the|a|an|with|for"
+    "or|and|also|from|in|at|of|on|to|by|as|is|see|near|around|about|approximately|approx|circa|ca?|born|lit|literally|pron|pronounced|pronunciation|local|"
+    "locally|IPA|UK|US|English|equivalent|usually|sometimes|often|formerly|the|a|an|with|for|years?|months?|days?|old|ago|aged?|dollars?|pounds?|euros?|"
+    "current|currently|present|today|adjusted|inflation|terms|money|worth"
 )
-_EMPTY_PART = re.compile(rf"[^\w{_TAKEN}]*(?:(?:{_LEADS})\b[^\w{_TAKEN}]*)*[{_TAKEN}](?:[^\w]|(?:{_LEADS})\b)*")
+_EMPTY_PART = re.compile(rf"\W*(?:(?:{_LEADS})\b\W*)*", re.IGNORECASE)
 _JOINS = re.compile(rf"\s*(?:{SLOT}\s*)+(?:(?:or|and)\s+)?")  # at the beginning of a bracket
-_QUOTED = re.compile(rf"\"\s*{SLOT}\s*\"|“\s*{SLOT}\s*”|«\s*{SLOT}\s*»|‘\s*{SLOT}\s*’")
+_QUOTED = re.compile(rf"(?<![^\s(\[;,{SLOT}])(?:\"\s*{SLOT}\s*\"|“\s*{SLOT}\s*”|«\s*{SLOT}\s*»|‘\s*{SLOT}\s*’)(?!\w)")
 _SPOKEN_OF = re.compile(
     rf"\b(?:pronounced|pronunciations?|spoken|sounds?|phonemes?|vowels?|consonants?|written|as|is|are|of|by|the|an?|to|between|like|with|than|for)"
     rf"((?:\s|:|,)*[\"“/]?){PHONES}",
@@ -46,7 +47,7 @@ def mend(text: str) -> str:
 
     Blanks inside of brackets and before punctuation go everywhere: they lose no word.
     """
-    if _ANY.search(text):
+    if not text.isascii() and _ANY.search(text):
         text = _closed(text)
     return _PADDED.sub(r"\1\2\3", text) if _PADDING.search(text) else text
 
@@ -72,7 +73,7 @@ def _bracket(match: re.Match[str]) -> str:
     content = _JOINS.sub(SLOT, match[2], count=1) if match[2].lstrip().startswith(SLOT) else match[2]
     pieces = _SEPARATOR.split(content)
     parts, marks = pieces[::2], ["", *pieces[1::2]]
-    kept = [place for place, part in enumerate(parts) if part.strip() and not _EMPTY_PART.fullmatch(part)]
+    kept = [place for place, part in enumerate(parts) if part.strip() and not (_ANY.search(part) and _EMPTY_PART.fullmatch(part))]
     if not kept:
         return SLOT
     text = "".join((marks[place] if number else "") + parts[place] for number, place in enumerate(kept))

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipeline.corpus.document import A_HOLE, HOLE, HOLE_LIST, HOLE_TEMPLATE
+from pipeline.corpus.readers.english_verbs import has_finite_verb
 from pipeline.corpus.readers.prose import ends_as_sentence, reads_as_prose, reads_as_statement
 from pipeline.corpus.readers.slots import SLOT, mend
 from pipeline.corpus.readers.wikipedia.hidden import show
@@ -30,6 +31,7 @@ _GOES_ON = re.compile(r"[a-z]+[\s,]")
 _BEHIND = re.compile(rf"([.!?。][\"'”’)\]]*)(\s*)(?:{HOLE_TEMPLATE}\s*)+")
 _AHEAD = re.compile(rf"^[\s{SLOT}]*(?:{HOLE_TEMPLATE}\s*)+")
 _SENTENCES_SHARE, _CHARACTERS_SHARE = 2 / 3, 0.8  # of a list's items, and of their text, that must be sentences
+_VERBS_SHARE = 0.5  # of the items
 
 
 @dataclass(slots=True)
@@ -42,8 +44,6 @@ class Extracted:
 
 def settle(line: str) -> str:
     """The line without the unknown templates that stand beside its sentences; those inside are holes."""
-    if HOLE_TEMPLATE not in line:
-        return line
     line = _BEHIND.sub(_behind, line)
     ahead = _AHEAD.match(line)
     if ahead and not line[ahead.end() : ahead.end() + 1].islower() and line[ahead.end() : ahead.end() + 1] not in tuple(",;:.)"):
@@ -111,7 +111,7 @@ class Blocks:
         self._close_list()
         self._emit()
         text = _plain(text)
-        if _LETTER.search(text):
+        if text:
             self._found.paragraphs.append(text)
 
     def finish(self) -> Extracted:
@@ -127,7 +127,7 @@ class Blocks:
         lead = self._open if self._open and (_LEADS.search(self._open) or not ends_as_sentence(self._open)) else ""
         if indented and not any(_LETTER.search(item) for item in items):  # formulas
             self._take_away(lead, HOLE)
-        elif not _is_running_text(items, bool(lead), indented):
+        elif not _is_running_text(items, led=bool(lead), indented=indented, english=self._english):
             self._found.dropped["list_item"] += len(items)
             self._take_away(lead, HOLE_LIST)
         elif lead and all(ends_as_sentence(item) or _CLAUSE.search(item) for item in items[:-1]):
@@ -161,22 +161,29 @@ class Blocks:
             self._found.dropped["fragment"] += 1
 
 
-def _is_running_text(items: Sequence[str], led: bool, indented: bool) -> bool:
-    """Whether a list is to be read on, item by item."""
+def _is_running_text(items: Sequence[str], *, led: bool, indented: bool, english: bool) -> bool:
+    """Whether a list is to be read on, item by item.
+
+    In English a list without a lead-in that hardly has a verb is a bibliography or an inventory, whatever its items end in.
+    """
     if any(A_HOLE.search(item) or _CITATION.search(item) for item in items):
         return False
     if led and len(items) > 1 and all(_CLAUSE.search(item) for item in items[:-1]) and not _CLAUSE.search(items[-1]):
         return True
-    sentences = [item for item in items if reads_as_prose(item)]
+    sentences = [item for item in items if reads_as_prose(item) or (english and reads_as_statement(item))]
     if indented and led:
         return len(sentences) == len(items)
-    characters = sum(map(len, items))
-    return len(sentences) >= _SENTENCES_SHARE * len(items) and sum(map(len, sentences)) >= _CHARACTERS_SHARE * characters
+    if len(sentences) < _SENTENCES_SHARE * len(items) or sum(map(len, sentences)) < _CHARACTERS_SHARE * sum(map(len, items)):
+        return False
+    return led or not english or sum(map(has_finite_verb, items)) >= _VERBS_SHARE * len(items)
 
 
 def _plain(text: str) -> str:
     """Text on one line with nothing left of its markup."""
-    text = _RESIDUE.sub("", html.unescape(text) if "&" in text else text)
+    if "&" in text:
+        text = html.unescape(text)
+    if "[" in text or "]" in text or "{" in text or "}" in text or "~~~" in text or text[:1] == "|":
+        text = _RESIDUE.sub("", text)
     text = " ".join(mend(show(" ".join(text.split()))).split()).lstrip(",;: –—-")
     if " ago)" in text or "(age" in text:
         text = _AGE.sub("", text)

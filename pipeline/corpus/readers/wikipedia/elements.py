@@ -19,7 +19,8 @@ _ELEMENT = re.compile(rf"<(/?)({_DROPPED})\b[^<>]*?(/?)>", re.IGNORECASE)
 _SIMPLE_FORMULA = re.compile(r"(?:[^\W_]|[\s+\-−=<>.,()/*']){1,24}")
 _FORMULAS = frozenset({"math", "chem", "ce"})
 _SHOWN = frozenset({"score", "syntaxhighlight", "source", "hiero", "pre"})  # inside a sentence, words of it
-_BEFORE_SLOT = " \n\t([{\"“«'"  # after anything else nothing is left over when an element goes
+BEFORE_SLOT = " \n\t([{"
+"""After anything else than these characters nothing is left over when something goes."""
 
 
 def drop_elements(text: str, formulas: Formulas = "drop") -> str:
@@ -51,8 +52,10 @@ def drop_elements(text: str, formulas: Formulas = "drop") -> str:
             pieces.append(_formula(content.strip(), formulas))
         elif name in _SHOWN and content:
             pieces.append(HOLE_TEMPLATE)
-        elif match.start() and text[match.start() - 1] in _BEFORE_SLOT:
+        elif match.start() and text[match.start() - 1] in BEFORE_SLOT:
             pieces.append(SLOT)
+        elif text[end : end + 1].isupper() and text[match.start() - 1] in ".!?\"":
+            pieces.append(" ")  # a reference was all that stood between two sentences
         position = end
     pieces.append(text[position:])
     return "".join(pieces)

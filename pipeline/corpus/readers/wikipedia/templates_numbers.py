@@ -59,6 +59,7 @@ def grouped(number: str, language: str = "en") -> str:
 def spelled(number: str) -> str:
     """A number as one reads it: `4.5e6` is `4.5 million`, `5+1/2` is `5 1/2`, and thousands are separated."""
     number = number.replace("//", "/").replace("⁄", "/").replace("+", " ") if "e" not in number.lower() else number
+    number = re.sub(r"(?<=\d)-(?=\d)", "–", number) if "e" not in number.lower() else number
     power = _POWER.fullmatch(number.lower())
     if power is None:
         return grouped(number)

@@ -27,7 +27,7 @@ _NAMES = frozenset(
 )
 _BEGINNINGS = re.compile(
     r"(?:cite|citation|vcite|sfn|harv(?!txt|nb|coltxt)|efn|refn|notelist|reflist|refbegin|refend|ref |infobox|taxobox|navbox|pp-|use |"
-    r"main(?:$| )|see also|authority|#tag:ref|flagicon|flagdeco|subst:|defaultsort|displaytitle|#invoke:check|webarchive|refimprove|audio[- ]icon)"
+    r"main(?:$| )|see also|authority|#tag:ref|flagicon|flagdeco|subst:|defaultsort|displaytitle|#invoke:check|webarchive|refimprove|inflation[-/]fn|audio[- ]icon)"
 )
 _ENDINGS = re.compile(
     r".* (?:needed|inline|icon|source\??|span|required|begin|end|stub|box)|.*(?:-inline|-stub|\?)|.*(?:verification|verify|citation|footnote|disputed).*"

@@ -17,10 +17,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pipeline.corpus.document import HOLE_TEMPLATE
 from pipeline.corpus.readers.slots import SLOT
 from pipeline.corpus.readers.wikipedia import tables, templates
 from pipeline.corpus.readers.wikipedia.blocks import Blocks, Extracted, settle
-from pipeline.corpus.readers.wikipedia.elements import Formulas, drop_elements
+from pipeline.corpus.readers.wikipedia.elements import BEFORE_SLOT, Formulas, drop_elements
 from pipeline.corpus.readers.wikipedia.hidden import hide
 from pipeline.corpus.readers.wikipedia.mediawiki_names import CATEGORY_ALIASES, FILE_ALIASES
 
@@ -31,7 +32,9 @@ _NAMESPACES = frozenset("user wikipedia mediawiki template help portal talk modu
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
 _PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
-_BRACKET = re.compile(r"\{\{|\}\}|\[\[|\]\]|^[ :*]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
+_BRACKET = re.compile(r"\{[{|]|\}\}|\[\[|\]\]|\|\}(?!\})")
+_SIMPLE_LINK = re.compile(r"\[\[([^\[\]{}]*)\]\]")
+_TABLE_INDENT = 40  # characters of blanks and marks of lists before a table's bracket
 _TABLE_LINE = re.compile(r"^[ \t]*[|!][^\n]*\n?|^[ \t]*\|?[\w -]+=[^\n]*\n", re.MULTILINE)
 _LANGUAGE = re.compile(r"(?:[a-z]{2,3}|simple|zh-[a-z-]+|be-tarask|be-x-old|roa-[a-z]+|bat-smg|map-bms|fiu-vro|nds-nl)")
 _INTERWIKI = frozenset("w wikt wiktionary s wikisource q wikiquote b commons c d m meta species voy".split())
@@ -58,7 +61,6 @@ _HTML = frozenset(
     meta nowiki ol p pre q rb rp rt rtc ruby s samp small span strike strong sub sup table td th time tr tt u ul var wbr
     """.split()
 )  # what MediaWiki takes for a tag; others are text to a reader
-_BEFORE_SLOT = " \n\t([{\"“«'"
 _MARK = re.compile(r"[*#;:]+")
 _TERM = re.compile(r"\s:\s")
 
@@ -99,7 +101,7 @@ class Markup:
         self._namespaces |= FILE_ALIASES | CATEGORY_ALIASES | _NAMESPACES
         self._dropped_sections = frozenset(dropped_sections)
         self._kept_sections = frozenset(kept_sections)
-        self._language, self._formulas, self._tables = language, formulas, kept_tables
+        self.language, self._formulas, self._tables = language, formulas, kept_tables
 
     def is_namespaced(self, title: str) -> bool:
         """Whether the title begins with the name of a namespace other than the articles'."""
@@ -113,7 +115,8 @@ class Markup:
         if close:
             text = _NOWIKI.sub(lambda match: hide(match[1]), closed + close) + rest
         text = drop_elements(text, self._formulas)
-        text = self._resolve(_PARAMETER.sub("", text))
+        text = _PARAMETER.sub("", text) if "{{{" in text else text
+        text = self._resolve(_SIMPLE_LINK.sub(lambda match: self._link(match[1]), text))
         text = _EXTERNAL.sub(lambda match: (match[1] or match[2] or "").partition(" ")[2], text)
         text = _URL.sub("", _BREAK.sub(" ", text))
         if "<code" in text or "<tt" in text or "<kbd" in text or "<samp" in text:
@@ -133,7 +136,9 @@ class Markup:
         open_frames = dict.fromkeys(("{{", "[[", "{|"), 0)
         position = 0
         for match in _BRACKET.finditer(text):
-            token = match[0].strip(" \t:*")
+            token = match[0]
+            if (token == "{|" or token == "|}") and not _begins_line(text, match.start()):
+                continue
             if match.start() > position:
                 stack[-1].pieces.append(text[position : match.start()])
             position = match.end()
@@ -179,7 +184,7 @@ class Markup:
         return target.lstrip(":").partition("#")[0] or target.lstrip("#")
 
     def _template(self, content: str) -> str:
-        return templates.render(content, self._language)
+        return templates.render(content, self.language)
 
     def _table(self, content: str) -> str:
         rows = tables.rows(content, self._tables) if self._tables != "drop" else []
@@ -187,7 +192,7 @@ class Markup:
 
     def _paragraphs(self, text: str) -> Extracted:
         found = Extracted()
-        blocks = Blocks(found, self._language == "en")
+        blocks = Blocks(found, self.language == "en")
         lines: list[str] = []  # of the paragraph that is open
         term = ""  # of a definition that has not come yet
         none = 7  # below all levels of headings
@@ -205,7 +210,7 @@ class Markup:
                 term = ""
 
         for raw in text.split("\n"):
-            line = settle(raw.strip())
+            line = settle(raw.strip()) if HOLE_TEMPLATE in raw else raw.strip()
             if not line:
                 if raw:  # only templates, or what was one of them
                     flush()
@@ -260,10 +265,17 @@ class Markup:
         return blocks.finish()
 
 
+def _begins_line(text: str, position: int) -> bool:
+    """Whether nothing but blanks and marks of lists stands before `position` on its line."""
+    begin = max(0, position - _TABLE_INDENT)
+    line = text.rfind("\n", begin, position) + 1
+    return (line > 0 or begin == 0) and not text[line:position].strip(" \t:*")
+
+
 def _close(stack: list[_Frame], resolve: Callable[[str], str]) -> None:
     found = resolve("".join(stack.pop().pieces))
     pieces = stack[-1].pieces
-    if found == SLOT and pieces and pieces[-1][-1:] not in _BEFORE_SLOT:
+    if found == SLOT and pieces and pieces[-1][-1:] not in BEFORE_SLOT:
         return  # behind a word nothing is left over
     pieces.append(found)
 
