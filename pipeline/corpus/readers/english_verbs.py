@@ -17,17 +17,26 @@ _AUXILIARIES = frozenset(
 )
 _FINITE = frozenset(
     """
-    became began begins becomes went goes came comes took takes gave gives wrote writes fell falls grew grows knew knows sang drew threw
-    flew blew rose rises chose chooses spoke speaks broke drove rode stole woke wore tore bore swore froze hid shook forgot forgives ate
-    saw sees ran runs won wins lost loses held holds told tells sold bought brought brings thought thinks sought taught caught fought felt
-    feels kept keeps slept left leaves met meets led leads fed bled bred sped lay lies stood stands understood found finds bound sent
-    spent lent bent built dealt meant means heard hears paid pays said says made makes had got gets sat sits shot struck stuck sank sang
-    swam drank shrank sprang hung dug spun swung lit slid put let hit contains consists includes requires remains provides serves exists
-    occurs appears seems belongs extends lives dies plays works follows shows describes represents refers depends allows produces causes uses
-    offers receives covers has does died lived moved arose awoke strove
+    became began begins becomes went goes came comes took takes gave gives wrote writes fell falls grew grows knew knows sang drew
+    threw flew blew chose chooses speaks broke drove rode woke wore tore bore swore froze hid shook forgot forgives ate sees ran
+    won wins lost loses held holds told tells sold bought brought brings thinks sought caught fought feels kept keeps slept met
+    meets leads fed bled bred sped lay stood stands understood sent spent lent bent dealt meant heard hears paid pays said made
+    makes had got gets sat sits stuck sank swam drank shrank sprang hung dug spun swung slid contains consists includes requires
+    remains provides serves exists occurs appears seems belongs extends dies describes represents refers allows receives has does
+    died lived moved arose awoke strove opened ended happened occurred appeared arrived started returned retired remained resigned
+    agreed graduated finished debuted premiered continued joined married attended served worked studied scored explains asks
+    believes agrees continues proves compete occupies forbids comprises constitutes protests decides moves
     """.split()
 )
-_SUBJECTS = frozenset("he she it they we i you this that these those there who everyone everybody nobody none both all some many most".split())
+# Nouns or participles as often as verbs: these are taken for verbs where what follows is what follows a verb.
+_AMBIGUOUS = frozenset(
+    """
+    works causes uses lives plays means shows covers offers lies runs thought left built set taught cut hit put rose found felt
+    saw let lit shot struck cast led follows produces depends says wound bound ground spoke stole rises leaves finds deals
+    """.split()
+)
+_PERSONS = frozenset("he she they we".split())
+_SUBJECTS = frozenset("he's she's it's they're there's he’s she’s it’s he she it they we i you this that these those there who everyone everybody nobody none both all some many most".split())
 _DETERMINERS = frozenset("the a an his her its their our my your this that these those each every some many most all both no several few".split())
 # After one of these stands a noun or a participle, and no finite verb.
 _NO_VERB_AFTER = (
@@ -35,10 +44,11 @@ _NO_VERB_AFTER = (
 ) - frozenset("this that these those some many most all both".split())
 _AFTER_PAST = frozenset(
     """
-    the a an his her its their him it them himself herself itself to into from that this these those out up down off away back over on
-    upon against through across around until when after before because slightly sharply steadily rapidly
+    the a an his her its their him it them himself herself itself to in at into from that this these those out up down off away back over on
+    upon against north south east west northwest northeast southwest southeast through across around until when after before because slightly sharply steadily rapidly
     """.split()
 )
+_AFTER_PRESENT = frozenset("the a an his her its their him it them himself herself itself that".split())
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*|\d[\d.,–-]*")
 _FARTHEST = 14  # words in which the verb of a statement is looked for
 
@@ -47,6 +57,8 @@ def has_finite_verb(text: str) -> bool:
     """Whether one of the first words is a verb that makes a sentence of them: with a subject before it, and not as a participle."""
     words = _WORD.findall(text[:200])[:_FARTHEST]
     first = words[0].lower() if words else ""
+    if len(words) > 1 and first in _SUBJECTS and first[-2:] in ("'s", "’s", "re"):
+        return True
     if len(words) > 1 and first in _SUBJECTS and words[1].islower() and words[1] not in _NO_VERB_AFTER:
         return first not in _DETERMINERS or first in ("this", "that") and words[1] in _AUXILIARIES | _FINITE or _finite(words)
     return _finite(words)
@@ -59,12 +71,20 @@ def _finite(words: list[str]) -> bool:
         if not word.islower():
             continue
         before = words[place - 1].lower()
+        if before in _PERSONS and word not in _NO_VERB_AFTER:
+            return True
         if before in _NO_VERB_AFTER:
             continue
         if word in _AUXILIARIES or word in _FINITE:
             return True
+        following = words[place + 1] if place + 1 < len(words) else ""
+        if word in _AMBIGUOUS and (following in _AFTER_PAST or (led and place > 1 and following not in ("of", ""))):
+            return True
         if len(word) > 4 and word.endswith("ed"):
-            following = words[place + 1] if place + 1 < len(words) else ""
-            if following in _AFTER_PAST or (led and following not in ("by", "with", "for", "as", "under")):
+            if led and following not in ("by", "with", "for", "as", "under"):
                 return True
+            if following in _AFTER_PAST and not (place == 1 and before[-1] == "s"):  # but: States admitted to the Union
+                return True
+        elif len(word) > 3 and word[-1] == "s" and word[-2] not in "su" and (following in _AFTER_PRESENT or (led and place > 1 and following in _AFTER_PAST)):
+            return True
     return False

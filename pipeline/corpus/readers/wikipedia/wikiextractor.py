@@ -31,6 +31,7 @@ _LEFTOVER = re.compile(
 _MARK = re.compile(r"[\[\]<]|://|\{\{|\}\}|__")  # nothing is left over where there is none
 _TAG = re.compile(r"</?(?:[a-zA-Z]+)(?:\s[^<>]*)?/?>")
 _HEADING = re.compile(r"#+ .*|(?:[^\W\d_]|\d|[\"'“‘(])(?:(?![.!?] )[^\n]){0,58}\.")
+_ABBREVIATION = re.compile(r"\b(U\.S|St|Dr|Mr|Mrs|Ms|Jr|Sr|vs|No|Vol|[A-Z])\. ")
 _DISAMBIGUATION = re.compile(
     r"\b(?:may|can) (?:also |either )?(?:refer to|mean)(?: any of)?(?: the following)?:\s*$", re.MULTILINE
 )
@@ -181,7 +182,7 @@ def _marked(line: str) -> str:
 
 def is_heading(line: str) -> bool:
     """Whether a line of the old format is a section's heading: a few words, one full stop, and no verb to be a sentence by."""
-    if not _HEADING.fullmatch(line):
+    if not _HEADING.fullmatch(_ABBREVIATION.sub(r"\1 ", line) if ". " in line else line):
         return False
     return line.startswith("#") or (len(line.split()) <= _MOST_HEADING_WORDS and not has_finite_verb(line))
 
