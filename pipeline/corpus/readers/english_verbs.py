@@ -57,7 +57,7 @@ def has_finite_verb(text: str) -> bool:
     """Whether one of the first words is a verb that makes a sentence of them: with a subject before it, and not as a participle."""
     words = _WORD.findall(text[:200])[:_FARTHEST]
     first = words[0].lower() if words else ""
-    if len(words) > 1 and first in _SUBJECTS and first[-2:] in ("'s", "’s", "re"):
+    if len(words) > 1 and first in _SUBJECTS and ("'" in first or "’" in first):
         return True
     if len(words) > 1 and first in _SUBJECTS and words[1].islower() and words[1] not in _NO_VERB_AFTER:
         return first not in _DETERMINERS or first in ("this", "that") and words[1] in _AUXILIARIES | _FINITE or _finite(words)
