@@ -66,7 +66,7 @@ def _closed(text: str) -> str:
     if '"' in text or "“" in text or "«" in text or "‘" in text:
         text = _QUOTED.sub(SLOT, text)
     text = _BETWEEN.sub(lambda match: match[2] if match[2] in ".!?" else match[1], text)
-    return _ALONE.sub(lambda match: " " if match[1] or match[2] else "", _BEFORE.sub("", text))
+    return _ALONE.sub(_one_space, _BEFORE.sub("", text))
 
 
 def _bracket(match: re.Match[str]) -> str:
@@ -83,4 +83,5 @@ def _bracket(match: re.Match[str]) -> str:
 
 
 def _one_space(match: re.Match[str]) -> str:
-    return " " if match[1] or match[2] else ""
+    text = match.string
+    return " " if match[1] or match[2] or (text[match.start() - 1 : match.start()].isalpha() and text[match.end() : match.end() + 1].isalpha()) else ""

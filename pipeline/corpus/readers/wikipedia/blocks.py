@@ -20,6 +20,7 @@ from pipeline.corpus.readers.slots import SLOT, mend
 from pipeline.corpus.readers.wikipedia.hidden import show
 
 _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
+_ARGUMENTS = re.compile(r"\|\s*[\w -]{1,20}\s?=(?!=)[^|]*")  # of a template that was never opened
 _AGE = re.compile(r" ?\((?:age[ds]? *|(?:\d+ )?(?:years?|days?|months?) ago)\)")  # by the day on which the page is shown
 _LETTER = re.compile(r"[^\W\d_]")
 _CITATION = re.compile(r"\b(?:ISBN|ISSN|ASIN|OCLC|doi:)")  # in an item of a list: a book, not a sentence
@@ -182,6 +183,8 @@ def _plain(text: str) -> str:
     """Text on one line with nothing left of its markup."""
     if "&" in text:
         text = html.unescape(text)
+    if "|" in text:
+        text = _ARGUMENTS.sub(HOLE_TEMPLATE, text)
     if "[" in text or "]" in text or "{" in text or "}" in text or "~~~" in text or text[:1] == "|":
         text = _RESIDUE.sub("", text)
     text = " ".join(mend(show(" ".join(text.split()))).split()).lstrip(",;: –—-")

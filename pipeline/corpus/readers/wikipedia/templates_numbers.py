@@ -77,6 +77,8 @@ def _unit(name: str) -> str:
     power = re.fullmatch(r"e(3|6|9|12)(.+)", name)
     if power:
         return f"{_POWERS[int(power[1])]} {_unit(power[2])}"
+    if name.endswith("/d"):
+        return f"{_unit(name[:-2])} per day"
     return _UNITS.get(name.lower(), name.replace("_", " "))
 
 

@@ -151,7 +151,7 @@ class Markup:
             if opening == "[[":  # a link does not reach out of the template or table around it
                 if stack[-1].kind == "[[":
                     open_frames["[["] -= 1
-                    _close(stack, self._link)
+                    _close(stack, self._link, "")
                 continue
             if not open_frames[opening]:
                 continue
@@ -159,7 +159,7 @@ class Markup:
                 open_frames[stack[-1].kind] -= 1
                 _abandon(stack)
             open_frames[opening] -= 1
-            _close(stack, self._template if opening == "{{" else self._table)
+            _close(stack, self._template if opening == "{{" else self._table, text[position : position + 1])
         stack[-1].pieces.append(text[position:])
         while len(stack) > 1:
             _abandon(stack)
@@ -272,11 +272,13 @@ def _begins_line(text: str, position: int) -> bool:
     return (line > 0 or begin == 0) and not text[line:position].strip(" \t:*")
 
 
-def _close(stack: list[_Frame], resolve: Callable[[str], str]) -> None:
+def _close(stack: list[_Frame], resolve: Callable[[str], str], following: str) -> None:
+    """Resolve the innermost bracket; `following` is the character behind it."""
     found = resolve("".join(stack.pop().pieces))
     pieces = stack[-1].pieces
     if found == SLOT and pieces and pieces[-1][-1:] not in BEFORE_SLOT:
-        return  # behind a word nothing is left over
+        if not (following.isalpha() and pieces[-1][-1:].isalpha()):
+            return  # behind a word nothing is left over
     pieces.append(found)
 
 
