@@ -109,9 +109,9 @@ def _sentences(found: Facts) -> RenderableType:
         for number, sentence in enumerate(found["sentences"][:MOST], 1)
     ]
     lines += _rest(len(found["sentences"]), "more sentences")
-    for sentence in found["dropped_sentences"][:MOST]:
-        lines.append(Text.assemble(("  − ", "red"), ("formula  ", "yellow"), (_short(sentence), "dim")))
-    lines += _rest(len(found["dropped_sentences"]), "more sentences with a formula taken out")
+    for reason, sentence in found["dropped_sentences"][:MOST]:
+        lines.append(Text.assemble(("  − ", "red"), (f"{reason}  ", "yellow"), (_short(sentence), "dim")))
+    lines += _rest(len(found["dropped_sentences"]), "more sentences that something was taken out of")
     told = f"sentences  {len(found['sentences']):,}"
     return Group(Rule(f"[bold]{told}", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2)))
 
@@ -137,7 +137,7 @@ def _duplicate(other: Facts) -> list[Any]:
 
 def _end(found: Facts) -> RenderableType:
     if found["outcome"] == "kept":
-        words = sum(len(sentence.split()) for sentence in found["sentences"])
+        words = sum(len(sentence.split()) for reason, sentence in found["sentences"])
         told = f"kept  {_count(len(found['sentences']), 'sentence')}, {words:,} words, in the split {found['split']}"
         return Panel(Text(told, style="bold green"), border_style="green", expand=False)
     return Panel(Text(f"dropped  {found['outcome']}", style="bold red"), border_style="red", expand=False)

@@ -5,12 +5,17 @@ Readers make it (pipeline/corpus/readers); steps (pipeline/corpus/steps) map it 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-# Stands where a reader took out something that words cannot replace, such as a formula. A sentence with a hole
-# in it is no sentence any more and is dropped when the text is split. U+E0FF is a private-use character.
+# Holes stand where a reader took out something that words cannot replace, one character each. A sentence with a hole in it is no
+# sentence any more: it is dropped when the text is split, and counted by what was there. They are private-use characters.
 HOLE = "\ue0ff"
+HOLE_TEMPLATE = "\ue0fe"
+HOLE_LIST = "\ue0fd"
+HOLES = {HOLE: "formula", HOLE_TEMPLATE: "template", HOLE_LIST: "lead_in"}
+A_HOLE = re.compile(f"[{''.join(HOLES)}]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

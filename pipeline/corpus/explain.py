@@ -83,7 +83,7 @@ class Explanation:
         paragraphs: as its reader gave it.
         steps: in their order, up to the one that dropped it.
         sentences: of what came through; empty if it was dropped before.
-        dropped_sentences: those with a hole in them.
+        dropped_sentences: (reason, text) of those with a hole in them.
         outcome: `kept`, or the reason of its drop.
         split: train or heldout, if it is kept.
         duplicate_of: the document that stays in its stead.
@@ -100,7 +100,7 @@ class Explanation:
     paragraphs: list[str]
     steps: list[StepView] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
-    dropped_sentences: list[str] = field(default_factory=list)
+    dropped_sentences: list[tuple[str, str]] = field(default_factory=list)
     outcome: str = "kept"
     split: str = ""
     duplicate_of: Duplicate | None = None
@@ -195,7 +195,7 @@ def _run_steps(config: CorpusConfig, prepared: Mapping[str, Any], raw: Document,
     def observe(name: str, before: Document, result: StepResult) -> None:
         if name == "sentences":
             found.sentences = result.sentences.texts if result.sentences is not None else []
-            found.dropped_sentences = [removed.text for removed in result.removed]
+            found.dropped_sentences = [(removed.reason, removed.text) for removed in result.removed]
             return
         after = result.document.paragraphs if result.document is not None else ()
         found.steps.append(

@@ -1,14 +1,16 @@
-"""For readers that take markup away: whether a line of its own is running text, in any script; and punctuation that lost its words."""
+"""For readers that take markup away: whether a line of its own is running text, in any script."""
 
 from __future__ import annotations
 
 import re
 
 from pipeline.corpus.end_marks import ELLIPSIS, LATIN, OTHER_SCRIPTS
+from pipeline.corpus.readers.english_verbs import has_finite_verb
 
-_CLOSERS = "\"'”’»›)\\]」』）》】"
+_CLOSERS = "\"'”’“‘»›«‹)\\]」』）》】"  # of any language: German closes with what English opens with
 _BURMESE_STOP = "၊"  # ends a clause as often as a sentence
-_END = re.compile(rf"[{LATIN}{OTHER_SCRIPTS}{ELLIPSIS}{_BURMESE_STOP}][{_CLOSERS}]*")
+_END = re.compile(rf"[{LATIN}{OTHER_SCRIPTS}{ELLIPSIS}{_BURMESE_STOP}][{_CLOSERS}\s]*\Z")
+_LONGEST_END = 8  # characters of an end mark and what closes behind it
 # Inside a line: only marks that hardly stand there for anything else, with a blank where the script leaves one.
 _INNER_END = re.compile(r"[.!?؟۔।] |[。！？]")
 # Scripts written without blanks between words: Han, kana, Thai, Lao, Tibetan, Burmese, Khmer.
@@ -20,48 +22,39 @@ _LETTERS_A_WORD = 2  # of unspaced scripts, about
 _FEWEST_WORDS = 4
 _LONG = 120  # characters of text that needs no end of its own
 
+_FEWEST_STATED = 5  # words of a statement without an end mark
+_OPENS = re.compile(r"[\"'“‘«(\[]*[\dA-ZÀ-ÖØ-Þ]")
+_BREAKS_OFF = re.compile(r"(?:[,;:–—-]|\b(?:of|the|an?|and|or|to|in|by|with|for|as|from|at|on|is|are|was|were|include|includes|including|than))\s*\Z")
+
+
+def ends_as_sentence(text: str) -> bool:
+    """Whether the text's last mark is one that ends sentences, in any script."""
+    return _END.search(text, max(0, len(text) - _LONGEST_END)) is not None
+
 
 def reads_as_prose(text: str) -> bool:
-    """Whether a line of its own (a list's item, a remnant of a table) is a sentence: four words, and the end of one."""
+    """Whether a line of its own (a list's item, a remnant of a table) is a sentence: four words, and the end of one.
+
+    Of fewer words one must be an English verb.
+    """
     if len(text.split(maxsplit=_FEWEST_WORDS)) < _FEWEST_WORDS:
         if text.isascii():
-            return False
+            return ends_as_sentence(text) and has_finite_verb(text)
         letters = len(_UNSPACED.findall(text[:_LONG]))
         if letters < _FEWEST_WORDS * _LETTERS_A_WORD:
-            return False
+            return ends_as_sentence(text) and has_finite_verb(text)
         if len(text) >= _LONG // 3 and len(_UNSTOPPED.findall(text[:_LONG])) * 2 > letters:
             return True
-    if _END.search(text[-4:]):
+    if ends_as_sentence(text):
         return True
     return len(text) > _LONG and bool(_INNER_END.search(text))
 
 
-_ROUNDS = 4
-_EMPTY = re.compile(r"\(\s*\)|\[\s*\]|\"\s*\"|“\s*”|«\s*»")
-_AFTER_OPENING = re.compile(r"([(\[])(?:\s*(?:[;,:]|(?:or|and)\b(?=\s*[;,)]))){1,8}\s*")
-_BEFORE_CLOSING = re.compile(r"(?:\s*[;,:]){1,8}\s*([)\]])")
-_DOUBLED = re.compile(r"([,;:])(?:\s{0,4}[,;])+")
-_PADDED = re.compile(r"([(\[])\s+|\s+([)\]])")
-_SPACE_BEFORE = re.compile(r"[ \t\n]+([,;:.!?])(?=[\s)\]\"”’]|$)")
-
-
-def tidy(text: str) -> str:
-    """Take away the punctuation that lost its words: `( ; born 1935)` is `(born 1935)`, `()` is nothing."""
-    text = _DOUBLED.sub(r"\1", text)
-    if "(" in text or "[" in text or '"' in text or "“" in text or "«" in text:
-        for _ in range(_ROUNDS):  # one may uncover another
-            before = text
-            text = _BEFORE_CLOSING.sub(r"\1", _AFTER_OPENING.sub(r"\1", _EMPTY.sub("", text)))
-            if text == before:
-                break
-        text = _PADDED.sub(r"\1\2", text)
-    return _SPACE_BEFORE.sub(r"\1", text)
-
-
-# Without one of these, or with other blanks than single spaces, there is nothing that `tidy` would mend; most paragraphs are such.
-_MENDABLE = re.compile(r"[ (\[,;:][,;:.!?)\]]|[(\[](?:or\b|and\b| )|[\"“«] ?[\"”»]")
-
-
-def mend(text: str) -> str:
-    """What `tidy` makes of a text whose only blanks are single spaces, but several times as fast where there is nothing to mend."""
-    return tidy(text) if _MENDABLE.search(text) else text
+def reads_as_statement(text: str) -> bool:
+    """Whether English text without an end mark is a sentence whose full stop was forgotten: it begins as one, has a verb and is whole."""
+    return (
+        len(text.split(maxsplit=_FEWEST_STATED - 1)) >= _FEWEST_STATED
+        and _OPENS.match(text) is not None
+        and _BREAKS_OFF.search(text) is None
+        and has_finite_verb(text)
+    )

@@ -38,7 +38,7 @@ class Sentences:
     Attributes:
         texts: in reading order, none empty, none with a line break.
         paragraphs: for each paragraph the index of its first sentence, rising, beginning with 0.
-        dropped: the sentences dropped because a formula had been taken out of them.
+        dropped: the sentences dropped because something had been taken out of them: those with a hole (pipeline/corpus/document.py).
     """
 
     texts: list[str]

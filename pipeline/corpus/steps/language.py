@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from pipeline.corpus.document import HOLE, Document
+from pipeline.corpus.document import A_HOLE, Document
 from pipeline.corpus.options import AUTO, CorpusOptions
 from pipeline.corpus.steps.base import StepFunction, StepKind, StepResult, only_from
 
@@ -25,7 +25,7 @@ CERTAIN = 0.99
 _WINDOWS = 3
 UNKNOWN = "und"  # ISO 639: undetermined
 _LETTER = re.compile(r"[^\W\d_]")
-_NOISE = re.compile(r"https?://\S+|www\.\S+|\S+@\S+|[\d_]+|" + HOLE)
+_NOISE = re.compile(r"https?://\S+|www\.\S+|\S+@\S+|[\d_]+|" + A_HOLE.pattern)
 _NAMES = {"nb": "no", "zxx": UNKNOWN}
 
 

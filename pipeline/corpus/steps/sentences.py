@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.corpus.document import HOLE, Document
+from pipeline.corpus.document import A_HOLE, HOLES, Document
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.steps import abbreviations
 from pipeline.corpus.steps.base import Removed, Sentences, StepFunction, StepKind, StepResult
@@ -31,6 +31,8 @@ _LEADS_ON = re.compile(
 )
 _LONGEST_ABBREVIATION = 20  # characters, with the blanks after it
 _CONTINUES = re.compile(r"[\d(\[a-z#§]")
+_RUNS_ON = re.compile(r"(?:[?!][\"'”’)]*|(?<!\w)(?:\d{1,3}|\w)\.)\s*$")  # a title's mark, an initial, a number: small letters go on
+_TITLE_GOES_ON = re.compile(r"\([^()]{1,60}\)(?:,? [a-z]|[,;:]|\.?$)")  # what a bracket behind a title's own end mark says, and its sentence
 _ENUMERATOR = re.compile(r"\s*\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]+\s*")  # of a list's item; its text follows
 
 WINDOW = 10_000  # characters given to sentencex at once, whose time grows with the square of the sentences in them
@@ -154,6 +156,10 @@ def _is_border(text: str, begin: int, position: int, piece: str, rules: _Rules |
         return last in _ENDS_UNSPACED
     if position - begin <= 8 and _ENUMERATOR.fullmatch(text, begin, position):
         return False
+    if rules is None and piece[0].islower() and _RUNS_ON.search(text, max(begin, position - 12), position) and not text.islower():
+        return False
+    if piece[0] == "(" and _TITLE_GOES_ON.match(text, position):  # Who's Afraid? (film) is
+        return False
     near = max(begin, position - _LONGEST_ABBREVIATION)
     if _CONTINUES.match(piece) and _LEADS_ON.search(text, near, position):
         return False
@@ -167,13 +173,19 @@ def split(paragraphs: Iterable[str], language: str = "en") -> Sentences:
     dropped: list[str] = []
     for paragraph in paragraphs:
         sentences = split_paragraph(paragraph, language)
-        if HOLE in paragraph:
-            dropped += [sentence for sentence in sentences if HOLE in sentence]
-            sentences = [sentence for sentence in sentences if HOLE not in sentence]
+        if A_HOLE.search(paragraph):
+            dropped += [sentence for sentence in sentences if A_HOLE.search(sentence)]
+            sentences = [sentence for sentence in sentences if not A_HOLE.search(sentence)]
         if sentences:
             starts.append(len(texts))
             texts += sentences
     return Sentences(texts, starts, dropped)
+
+
+def _removed(sentence: str) -> Removed:
+    """A sentence with holes, by the first of them."""
+    hole = A_HOLE.search(sentence)
+    return Removed(HOLES[hole[0]] if hole else "", A_HOLE.sub("[…]", sentence))
 
 
 def _build(options: CorpusOptions) -> StepFunction:
@@ -181,7 +193,7 @@ def _build(options: CorpusOptions) -> StepFunction:
 
     def sentences(document: Document) -> StepResult:
         found = split(document.paragraphs, document.language or fallback)
-        removed = tuple(Removed("formula", sentence.replace(HOLE, "[…]")) for sentence in found.dropped)
+        removed = tuple(map(_removed, found.dropped))
         if not found.texts:
             return StepResult(None, "too_short", removed)
         return StepResult(document, None, removed, sentences=found)

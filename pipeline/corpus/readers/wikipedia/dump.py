@@ -3,14 +3,18 @@
 Redirects, pages of other namespaces, disambiguation pages and pages of another content model are dropped by name. Their marks are the dump's
 own (`<redirect>`, `<ns>`, `<siteinfo>`), and for old dumps those in title and text. A multistream dump with its index beside it is read by as
 many workers as there are; the documents are the same.
+
+The dump says which language it is in and which wiki it is of. Its own language chooses the rules, whatever `language` says of other
+sources; a wiki whose pages are no running text is refused, unless `other_wikis` says otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pipeline.core import storage
+from pipeline.core.errors import DataError
 from pipeline.corpus.document import Document
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.readers.base import FileReader, Slice, Tally
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class WikipediaOptions(CorpusOptions):
-    """Which pages and sections of an encyclopedia are read."""
+    """Which pages and sections of an encyclopedia are read, and what of them."""
 
     dropped_sections: tuple[str, ...] | None = None
     """Headings, in any case, of an encyclopedia's sections that are no running text; by default those known in the text's language."""
@@ -34,10 +38,20 @@ class WikipediaOptions(CorpusOptions):
     disambiguation_templates: tuple[str, ...] = ()
     """Names of a wiki's own templates that mark disambiguation pages."""
 
-    def sections_to_drop(self) -> frozenset[str]:
-        """`dropped_sections` or their default, in lower case."""
+    tables: Literal["drop", "prose", "markdown"] = "drop"
+    """What becomes of an encyclopedia's tables: `prose` writes a row as `Year: 1990; Population: 5,000.`, `markdown` as a row of Markdown."""
+
+    math: Literal["drop", "latex"] = "drop"
+    """What becomes of formulas that do not read as they stand: `drop` drops their sentences, `latex` keeps them as `$…$`."""
+
+    other_wikis: Literal["refuse", "read"] = "refuse"
+    """What becomes of a dump of a wiki that is no running text, such as a Wiktionary: refused, or read for what is left of it."""
+
+    def sections_to_drop(self, language: str) -> frozenset[str]:
+        """`dropped_sections` or their default for a dump in this language (empty: it does not say), in lower case."""
         if self.dropped_sections is None:
-            return frozenset(mediawiki_names.appended_sections(*self.expected_languages))
+            known = language in mediawiki_names.APPENDED_SECTIONS
+            return frozenset(mediawiki_names.appended_sections(*([language] if known else self.expected_languages)))
         return _lowered(self.dropped_sections)
 
 
@@ -54,7 +68,6 @@ class WikipediaReader(FileReader):
     def read(self, file_slice: Slice, options: WikipediaOptions, tally: Tally) -> Iterator[Document]:
         """The articles; a page that cannot be read is told by its byte in the unpacked XML, a stream by its byte in the file."""
         from pipeline.corpus.readers.wikipedia.mediawiki_xml import Dump
-        from pipeline.corpus.readers.wikipedia.wikitext import Markup
 
         first = file_slice.span is None or file_slice.span[0] == 0
         last = file_slice.span is None or file_slice.span[1] >= int(storage.stat(file_slice.path)["size"] or 0)
@@ -68,7 +81,9 @@ class WikipediaReader(FileReader):
             )
             for page in dump.pages():
                 if markup is None:
-                    markup = Markup((site or dump.site).names, options.sections_to_drop(), _lowered(options.kept_sections))
+                    site = site or dump.site
+                    _check_wiki(file_slice, site, options)
+                    markup = _markup(site, options)
                 tally.read(len(page.text.encode("utf-8", "surrogatepass")))
                 reason = _reason(page, markup, disambiguation)
                 if reason is not None:
@@ -82,11 +97,37 @@ class WikipediaReader(FileReader):
                     source=self.kind,
                     title=page.title,
                     paragraphs=tuple(extracted.paragraphs),
+                    language=markup.language,
                 )
         finally:
             source.close()
         if not dump.count and not tally.unreadable and file_slice.span is None:
             tally.quarantine("empty_dump", "the dump holds no page")
+
+
+def _markup(site: Site, options: WikipediaOptions) -> Markup:
+    from pipeline.corpus.readers.wikipedia.wikitext import Markup
+
+    language = mediawiki_names.language_code(site.language)
+    return Markup(
+        site.names,
+        options.sections_to_drop(language),
+        _lowered(options.kept_sections),
+        language=language or options.fallback_language,
+        formulas=options.math,
+        kept_tables=options.tables,
+    )
+
+
+def _check_wiki(file_slice: Slice, site: Site, options: WikipediaOptions) -> None:
+    """`DataError` if the dump is of a wiki whose pages hold little that this reader takes for text."""
+    project = mediawiki_names.project(site.dbname, site.base)
+    lost = mediawiki_names.NO_PROSE.get(project)
+    if lost is not None and options.other_wikis == "refuse":
+        raise DataError(
+            f"{file_slice.path} is a dump of {project.capitalize()} ({site.dbname or site.base}) and no encyclopedia: {lost}; "
+            "take a dump of Wikipedia, or set corpus.other_wikis to read to take what is left"
+        )
 
 
 def _site(file_slice: Slice, options: WikipediaOptions) -> Site:

@@ -134,3 +134,31 @@ def appended_sections(*languages: str) -> tuple[str, ...]:
     """The headings of `languages` (all that are known, where none is given), in lower case."""
     chosen = [APPENDED_SECTIONS[language] for language in (languages or APPENDED_SECTIONS) if language in APPENDED_SECTIONS]
     return tuple(dict.fromkeys(name.strip() for text in chosen for name in text.replace("\n", "").split("|")))
+
+
+_CODE = re.compile(r"([a-z]{2,3})(?:-.*)?")
+_PROJECTS = "wiktionary|wikiquote|wikibooks|wikisource|wikinews|wikiversity|wikivoyage|wikidata|commons|species"
+_DATABASE = re.compile(rf"(?:.*?)({_PROJECTS})(?:wiki)?")
+_HOST = re.compile(rf"https?://(?:[\w-]+\.)*({_PROJECTS}|wikipedia)\.")
+
+NO_PROSE = {
+    "wiktionary": "its entries are numbered definitions, pronunciations and forms that templates write, of which nearly all would be dropped as list items",
+    "wikiquote": "its quotations are items of lists, of which most would be dropped, and the rest have no text around them",
+    "wikisource": "its works stand on pages of another namespace, which articles only include, so hardly a sentence would be left",
+    "wikidata": "its pages are JSON, and all of them would be dropped as not_wikitext",
+    "commons": "its pages describe files in templates, so hardly a sentence would be left",
+    "species": "its pages are lists of names, so hardly a sentence would be left",
+}
+"""Wikis whose pages are no running text, and what would be lost of them."""
+
+
+def language_code(name: str) -> str:
+    """The ISO 639 code of `xml:lang` (`zh-Hans` is `zh`); empty for none."""
+    found = _CODE.fullmatch(name.lower())
+    return found[1] if found else ""
+
+
+def project(dbname: str, base: str) -> str:
+    """Which of Wikimedia's projects a dump is of, by `<dbname>` (`enwiktionary`) or else the host in `<base>`; empty where neither says."""
+    found = _DATABASE.fullmatch(dbname) or _HOST.match(base)
+    return found[1] if found else ""

@@ -49,10 +49,12 @@ class Page:
 
 @dataclass(slots=True)
 class Site:
-    """What `<siteinfo>` says: names of namespaces by key, in lower case, and the language of the wiki."""
+    """What `<siteinfo>` says: names of namespaces by key, in lower case, the language of the wiki, its database and its main page."""
 
     names: dict[int, set[str]] = field(default_factory=dict)
     language: str = ""
+    dbname: str = ""
+    base: str = ""
 
 
 class _PageParser:
@@ -123,6 +125,8 @@ def read_site(header: bytes) -> Site:
     def end(name: str) -> None:
         if name == "namespace":
             site.names.setdefault(key, set()).add("".join(pieces).strip().lower())
+        elif name in ("dbname", "base"):
+            setattr(site, name, "".join(pieces).strip().lower())
 
     parser = xml.parsers.expat.ParserCreate("utf-8")
     parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, pieces.append

@@ -1,36 +1,21 @@
 """Wikitext templates whose words belong to the running text, and what they say.
 
-A template that is not in this table is dropped: infoboxes, notes, navigation, references, maintenance. A function
-gets the template's positional arguments and its named ones, all of them already plain text.
+A function gets the template's positional arguments and its named ones, all of them already plain text. Of the templates that are
+not in this table some are silent (pipeline/corpus/readers/wikipedia/templates_silent.py), and the others leave a hole: the text has
+lost words there that nobody knows.
 """
 
 from __future__ import annotations
 
 import re
 
+from pipeline.corpus.document import HOLE_TEMPLATE
+from pipeline.corpus.readers.slots import PHONES, SLOT
+from pipeline.corpus.readers.wikipedia.hidden import hide
+from pipeline.corpus.readers.wikipedia.languages import NAMES
 from pipeline.corpus.readers.wikipedia.templates_local import LOCAL_RULES, Arguments, Named, Rule, german_language
-
-_MONTHS = "January February March April May June July August September October November December".split()
-_NUMBER = re.compile(r"[−-]?[\d.,]+(?:[+/⁄][\d.]+)*(?:e[−-]?\d+)?")
-_RANGES = {
-    "to": "to",
-    "-": "–",
-    "–": "–",
-    "to(-)": "to",
-    "and": "and",
-    "or": "or",
-    "x": "×",
-    "by": "by",
-    "×": "×",
-    "+/-": "±",
-    "±": "±",
-}
-_UNITS = {
-    "sqmi": "sq mi", "sqft": "sq ft", "sqyd": "sq yd", "km2": "km²", "m2": "m²", "cm2": "cm²", "mm2": "mm²", "m3": "m³", "km3": "km³",
-    "cuft": "cu ft", "cumi": "cu mi", "c": "°C", "f": "°F", "usgal": "US gal", "impgal": "imp gal", "km/h": "km/h", "ha": "hectares",
-    "oilbbl": "barrels", "koilbbl": "thousand barrels", "moilbbl": "million barrels", "goilbbl": "billion barrels",
-    "mcuft": "million cu ft", "bcuft": "billion cu ft", "tcuft": "trillion cu ft", "e6acre": "million acres", "e6ha": "million hectares",
-}  # fmt: skip
+from pipeline.corpus.readers.wikipedia.templates_numbers import NUMBER_RULES, grouped
+from pipeline.corpus.readers.wikipedia.templates_silent import PHONETIC, is_silent
 
 
 def _argument(number: int) -> Rule:
@@ -61,53 +46,90 @@ def _quotation(arguments: Arguments, named: Named) -> str:
     return f"\n\n{text}\n\n"
 
 
-def _convert(arguments: Arguments, named: Named) -> str:
-    """`{{convert|12|to|15|km|mi}}` says `12 to 15 km`: the value as the author gave it."""
-    words: list[str] = []
-    for position, argument in enumerate(arguments):
-        if _NUMBER.fullmatch(argument):
-            words.append(argument.replace("+", " "))
-        elif argument.lower() in _RANGES and position + 1 < len(arguments) and _NUMBER.fullmatch(arguments[position + 1]):
-            words.append(_RANGES[argument.lower()])
-        else:
-            words.append(_UNITS.get(argument.lower(), argument))
-            if not (argument in ("ft", "lb", "st") and _NUMBER.fullmatch("".join(arguments[position + 1 : position + 2]))):
-                break
-    return re.sub(r" ?– ?", "–", " ".join(words))
+def _harvard(arguments: Arguments, named: Named) -> tuple[str, str]:
+    """The authors, and the year, of a citation that is part of the sentence."""
+    if not arguments:
+        return "", ""
+    authors, year = arguments[:-1], arguments[-1]
+    if not authors:
+        return year, ""
+    names = ", ".join(authors[:-1]) + (" & " if len(authors) > 1 else "") + authors[-1] if len(authors) < 4 else f"{authors[0]} et al."
+    return names, year
 
 
-def _as_of(arguments: Arguments, named: Named) -> str:
-    text = named.get("alt") or f"As of {_date(arguments, named)}"
-    return text[0].lower() + text[1:] if named.get("lc") else text
+def _harvard_text(arguments: Arguments, named: Named) -> str:
+    names, year = _harvard(arguments, named)
+    return f"{names} ({year})" if year else names
 
 
-def _date(arguments: Arguments, named: Named) -> str:
-    """Year, month, day: `5 May 2016`; what is no such list is left as it stands."""
-    parts = [argument for argument in arguments[:3] if argument]
-    if not parts or not all(part.isdigit() for part in parts) or (len(parts) > 1 and not 1 <= int(parts[1]) <= 12):
-        return " ".join(parts)
-    names = [parts[0]] if len(parts) == 1 else [_MONTHS[int(parts[1]) - 1], parts[0]]
-    return " ".join(parts[2:] + names)
+def _harvard_bare(arguments: Arguments, named: Named) -> str:
+    return " ".join(filter(None, _harvard(arguments, named)))
 
 
-def _fraction(arguments: Arguments, named: Named) -> str:
-    if len(arguments) == 3:
-        return f"{arguments[0]} {arguments[1]}/{arguments[2]}"
-    return "/".join(arguments) if len(arguments) == 2 else f"1/{arguments[0]}" if arguments else ""
+def _audio(arguments: Arguments, named: Named) -> str:
+    """`{{Audio|x.ogg|Alabama}}` says its label; without one it is a button."""
+    return "" if len(arguments) < 2 or arguments[1].lower() in ("listen", "help", "pronunciation", "audio") else arguments[1]
 
 
-def _value(arguments: Arguments, named: Named) -> str:
-    exponent = f" × 10^{named['e']}" if named.get("e") else ""
-    unit = named.get("u") or named.get("ul") or ""
-    return f"{arguments[0]}{exponent} {unit}".strip() if arguments else ""
+def _nihongo(arguments: Arguments, named: Named) -> str:
+    """`{{nihongo|Aikido|合気道|aikidō}}` says `Aikido (合気道, aikidō)`."""
+    first, *others = [*arguments, "", "", "", ""][:5]
+    inside = ", ".join(filter(None, others[:3]))
+    if not first:
+        return inside
+    return f"{first} ({inside})" if inside else first
 
 
-def _ordinal(arguments: Arguments, named: Named) -> str:
-    if not arguments or not arguments[0].isdigit():
+def _chinese(arguments: Arguments, named: Named) -> str:
+    """`{{zh|c=中文|p=Zhōngwén}}` says `Chinese: 中文; pinyin: Zhōngwén`."""
+    found: list[str] = []
+    for keys, label in _CHINESE:
+        text = next((named[key] for key in keys if named.get(key)), "")
+        if text:
+            found.append(f"literally: '{text}'" if label == "literally" else f"{label}: {text}")
+    return "; ".join(found)
+
+
+_CHINESE = (
+    (("c",), "Chinese"), (("s",), "simplified Chinese"), (("t",), "traditional Chinese"), (("p", "hp"), "pinyin"), (("w",), "Wade–Giles"),
+    (("j",), "Jyutping"), (("cy",), "Cantonese Yale"), (("poj",), "Pe̍h-ōe-jī"), (("l", "lit"), "literally"),
+)  # fmt: skip
+
+
+def _tag(arguments: Arguments, named: Named) -> str:
+    """`{{tag|exec}}` says `<exec>...</exec>`, with a second word only its opening, closing or single form."""
+    if not arguments or not arguments[0]:
         return ""
-    number = int(arguments[0])
-    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
+    name, kind = arguments[0], (arguments[1] if len(arguments) > 1 else named.get("type", "pair")).lower()[:1]
+    inside = " " + named["attribs"] if named.get("attribs") else ""
+    forms = {"o": f"<{name}{inside}>", "c": f"</{name}>", "s": f"<{name}{inside} />", "e": f"<{name}{inside} />"}
+    return hide(forms.get(kind, f"<{name}{inside}>{named.get('content', '...')}</{name}>"))
+
+
+def _template_name(arguments: Arguments, named: Named) -> str:
+    """`{{tl|convert}}` says `{{convert}}`."""
+    return hide("{{" + "|".join(arguments) + "}}") if arguments else ""
+
+
+def _keys(arguments: Arguments, named: Named) -> str:
+    return "+".join(filter(None, arguments))
+
+
+def _ticker(exchange: str) -> Rule:
+    return lambda arguments, named: f"{exchange}: {arguments[0]}" if arguments and arguments[0] else ""
+
+
+def _verse(arguments: Arguments, named: Named) -> str:
+    """`{{bibleverse||Mark|3:25|KJV}}` says `Mark 3:25`."""
+    words = [argument for argument in arguments if argument]
+    if len(words) > 1 and words[0].isdigit() and not words[1][:1].isdigit():
+        words[:2] = [f"{words[0]} {words[1]}"]
+    return " ".join(words[:2])
+
+
+def _music(arguments: Arguments, named: Named) -> str:
+    signs = {"flat": "♭", "b": "♭", "sharp": "♯", "#": "♯", "natural": "♮", "doublesharp": "𝄪", "doubleflat": "𝄫"}
+    return signs.get(arguments[0].lower(), arguments[0]) if arguments else ""
 
 
 def _ship(arguments: Arguments, named: Named) -> str:
@@ -123,53 +145,53 @@ FIRST, SECOND, DASH, QUOTE = _argument(0), _argument(1), _constant(" – "), _co
 _FIRST = """
     nowrap nobr small smaller big larger large em strong bold italic italics sc smallcaps small_caps sup sub mono mvar math var tt kbd
     code codett samp underline u abbr tooltip h:title ill interlanguage_link illm sic typo not_a_typo notatypo as_written linktext
-    plainlist noitalic uc lc ucfirst lcfirst nihongo gloss flag flagu flagcountry visible_anchor vanchor block_indent color script
-    resize center poem langnf formatnum
+    plainlist noitalic uc lc ucfirst lcfirst gloss flag flagu flagcountry visible_anchor vanchor block_indent color script unicode
+    resize center poem langnf nobold nq nastaliq midsize vr xt xtn lj nihongo2 asiantitle zh-hans zh-hant polytonic
+    interlanguage_link_multi ill-wd red_link redlink no_break
+    script/arabic script/hebrew script/hebrew_sbl script/tibetan ipaslink
 """
 
 RULES: dict[str, Rule] = {
     **LOCAL_RULES,
+    **NUMBER_RULES,
     **dict.fromkeys((name.replace("_", " ") for name in _FIRST.split()), FIRST),
-    **dict.fromkeys(["lang", "hebrew word", "wikt-lang", "colored", "fontcolor", "wiktionary inline"], SECOND),
+    **dict.fromkeys(["lang", "hebrew word", "wikt-lang", "colored", "fontcolor", "wiktionary inline", "sort", "native name", "native phrase", "raise", "lower"], SECOND),
     **dict.fromkeys(["transl", "transliteration", "rtl-lang", "tlit"], _last),
-    **dict.fromkeys(["convert", "cvt", "conv"], _convert),
     **dict.fromkeys(["quote", "quotation", "cquote", "blockquote", "bquote", "quote box2", "centered pull quote"], _quotation),
-    **dict.fromkeys(["as of", "asof"], _as_of),
-    **dict.fromkeys(
-        [
-            "start date",
-            "end date",
-            "birth date",
-            "death date",
-            "birth date and age",
-            "film date",
-            "start date and age",
-            "date",
-            "dts",
-        ],
-        _date,
-    ),
     **dict.fromkeys(["circa", "c.", "ca."], _around("c. ")),
     **dict.fromkeys(["floruit", "fl.", "fl"], _around("fl. ")),
     **dict.fromkeys(["reign", "r."], lambda arguments, named: "r. " + "–".join(arguments[:2])),
-    **dict.fromkeys(["frac", "fraction", "sfrac", "half"], _fraction),
-    **dict.fromkeys(["val", "number"], _value),
-    **dict.fromkeys(["ordinal", "ord"], _ordinal),
     **dict.fromkeys(["chem", "chem2", "ce", "simplenuclide", "nuclide"], _joined("")),
-    **dict.fromkeys(["sortname", "hs", "nts"], _joined(" ")),
+    **dict.fromkeys(["sortname"], _joined(" ")),
+    **dict.fromkeys(["harvtxt", "harvcoltxt", "citet"], _harvard_text),
+    **dict.fromkeys(["harvnb", "harvard citation no brackets"], _harvard_bare),
+    **dict.fromkeys(["audio", "pronunciation audio"], _audio),
+    **dict.fromkeys(["nihongo", "nihongo3"], _nihongo),
+    **dict.fromkeys(["zh", "zh-cp", "zh-sp"], _chinese),
+    **dict.fromkeys(["tag", "xtag"], _tag),
+    **dict.fromkeys(["tl", "tlx", "tlc", "tlp", "template link"], _template_name),
+    **dict.fromkeys(["keypress", "key press", "key", "key top"], _keys),
+    **dict.fromkeys(["bibleverse", "bible verse", "bibleref", "bibleref2", "bible", "bibleverse-lb", "bv"], _verse),
+    **dict.fromkeys(["music"], _music),
+    **dict.fromkeys(["née", "nee"], _around("née ")),
+    **dict.fromkeys(["né", "ne"], _around("né ")),
+    **{name.lower(): _ticker(name) for name in "NYSE NASDAQ LSE TSE TSX AMEX BSE NSE SEHK HKEX SGX ASX JSE BMV SIX KRX".split()},
+    **dict.fromkeys(["nyse was", "nasdaq was"], _ticker("formerly")),
+    **dict.fromkeys(["us patent", "uspatent"], _around("U.S. Patent ")),
+    **{name: _constant(sign) for name, sign in (("carbon", "C"), ("hydrogen", "H"), ("oxygen", "O"), ("eqm", " ⇌ "), ("sup2", "²"), ("x", "×"))},
     **dict.fromkeys(["hlist", "unbulleted list", "flatlist", "cslist", "comma separated entries"], _joined(", ")),
-    **dict.fromkeys(["dash", "snd", "snds", "spnd", "sndash", "ndash", "spaced ndash", "spaced en dash", "en dash"], DASH),
-    **dict.fromkeys(["mdash", "em dash", "—", "spaced em dash"], _constant("—")),
+    **dict.fromkeys(["dash", "snd", "snds", "spnd", "sndash", "ndash", "spaced ndash", "spaced en dash", "spaced endash", "en dash space"], DASH),
+    **dict.fromkeys(["mdash", "em dash", "emdash", "mdashb", "—", "emd", "long dash", "x-mdash"], _constant("—")),
+    **dict.fromkeys(["endash", "en dash", "ndashb", "nbndash", "–"], _constant("–")),
+    **dict.fromkeys(["spaced em dash", "spaced emdash", "smdash", "spcd mdash"], _constant(" — ")),
+    **dict.fromkeys(["' \"", "' ”"], _constant("'\"")),
+    **dict.fromkeys(["\" '", "“ '"], _constant("\"'")),
+    **dict.fromkeys(["-\"", "-'"], _constant("")),
     **dict.fromkeys(["'", "apostrophe", "`"], QUOTE),
     **dict.fromkeys(
         ["nbsp", "space", "spaces", "thinsp", "thin space", "·", "dot", "dot separator", "middot", "•", "bull", "clear"],
         _constant(" "),
     ),
-    **dict.fromkeys(["us$", "usd", "us dollar"], _around("US$")),
-    **dict.fromkeys(["£", "gbp", "pound"], _around("£")),
-    **dict.fromkeys(["€", "eur", "euro"], _around("€")),
-    **dict.fromkeys(["a$", "aud"], _around("A$")),
-    **dict.fromkeys(["inr", "indian rupee", "₹"], _around("₹")),
     **dict.fromkeys(["angbr", "angle bracket", "grapheme"], _around("⟨", "⟩")),
     **dict.fromkeys(["ipa", "ipalink", "ipa link", "ipablink", "ipa text"], FIRST),
     **{name: _around("", f" {name.upper()}") for name in ("bc", "bce", "ce")},
@@ -190,30 +212,62 @@ RULES: dict[str, Rule] = {
 }
 
 
-def render(content: str) -> str:
-    """What the template with this content (between the braces) adds to the text."""
+_NAMED = re.compile(r"\s*[\w -]{1,30}\s*")
+_LANGUAGE = re.compile(r"lang-([a-z]{2,3})(?:-[a-z-]+)?")
+
+
+def render(content: str, language: str = "en") -> str:
+    """What the template with this content (between the braces) adds to the text: words, a slot (pipeline/corpus/readers/slots.py) or a hole.
+
+    Args:
+        content: with the templates inside it already rendered.
+        language: of the wiki.
+    """
     name, *rest = content.split("|")
     name = name.strip().lower().replace("_", " ")
-    name, colon, first = name.partition(":") if not name.startswith("h:") else (name, "", "")
+    name, colon, first = name.partition(":") if not name.startswith(("h:", "#")) else (name, "", "")
     if colon:  # a parser function such as formatnum:12
-        rest.insert(0, first)
+        rest.insert(0, content.partition(":")[2].partition("|")[0])
     rule = RULES.get(name)
+    if name == "formatnum":
+        number = rest[0].strip() if rest else ""
+        return grouped(number, language) or SLOT
     if rule is None:
         german = german_language(name, rest[0].strip() if rest else "")
         if german is not None:
             return german
-        if not re.fullmatch(r"lang-[a-z-]+", name):
-            return ""
-        rule = FIRST
+        spoken = _LANGUAGE.fullmatch(name)
+        if spoken is None:
+            return _unknown(name, rest, content)
+        rule = _labelled(spoken[1]) if language == "en" else FIRST
     arguments: Arguments = []
     named: Named = {}
     for part in rest:
         key, equals, value = part.partition("=")
-        if equals and re.fullmatch(r"\s*[\w -]{1,30}\s*", key):
+        if equals and _NAMED.fullmatch(key):
             named[key.strip().lower()] = value.strip()
         else:
             arguments.append(part.strip())
     for number in range(1, 4):  # `1=` names a positional argument, for values that hold an equals sign
         if str(number) in named and len(arguments) == number - 1:
             arguments.append(named[str(number)])
-    return rule(arguments, named)
+    return rule(arguments, named) or SLOT
+
+
+def _labelled(code: str) -> Rule:
+    """`{{lang-fr|île}}` says `French: île`."""
+
+    def rule(arguments: Arguments, named: Named) -> str:
+        text = FIRST(arguments, named)
+        label = NAMES.get(code)
+        return f"{label}: {text}" if text and label and named.get("label") not in ("no", "none") else text
+
+    return rule
+
+
+def _unknown(name: str, rest: list[str], content: str) -> str:
+    if PHONETIC.fullmatch(name):
+        return PHONES
+    if is_silent(name, rest) or "\n" in content.strip():  # a box is written over several lines
+        return SLOT
+    return HOLE_TEMPLATE

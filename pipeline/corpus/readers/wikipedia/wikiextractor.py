@@ -2,7 +2,8 @@
 
 The first line of a document repeats its title and goes. The old format (the one most corpora lie around in) writes
 section headings as a line of a few words with a full stop (`Early life.`): they go too, as they do from a dump.
-What the program leaves of templates it dropped, such as `( ; born 1935)` and `formula_12`, is mended here.
+What the program leaves of templates it dropped is seen and marked: `( ; born 1935)` has slots, which are mended; `formula_12`,
+`reaches a depth of .` and `between the and seasons` have holes, and no sentence with a hole stays.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from collections.abc import Iterator
 
 import orjson
 
-from pipeline.corpus.document import HOLE, Document
+from pipeline.corpus.document import HOLE, HOLE_TEMPLATE, Document
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.lines import read_lines
-from pipeline.corpus.readers.prose import mend, reads_as_prose
+from pipeline.corpus.readers.english_verbs import has_finite_verb
+from pipeline.corpus.readers.prose import reads_as_prose, reads_as_statement
+from pipeline.corpus.readers.slots import SLOT, mend
 from pipeline.corpus.readers.unpack import as_utf8, open_source
 
 _ATTRIBUTE = re.compile(r'(\w+)="(.*?)"(?=\s+\w+="|\s*>)')
@@ -28,14 +31,25 @@ _LEFTOVER = re.compile(
 _MARK = re.compile(r"[\[\]<]|://|\{\{|\}\}|__")  # nothing is left over where there is none
 _TAG = re.compile(r"</?(?:[a-zA-Z]+)(?:\s[^<>]*)?/?>")
 _HEADING = re.compile(r"#+ .*|(?:[^\W\d_]|\d|[\"'“‘(])(?:(?![.!?] )[^\n]){0,58}\.")
+_ABBREVIATION = re.compile(r"\b(U\.S|St|Dr|Mr|Mrs|Ms|Jr|Sr|vs|No|Vol|[A-Z])\. ")
 _DISAMBIGUATION = re.compile(
     r"\b(?:may|can) (?:also |either )?(?:refer to|mean)(?: any of)?(?: the following)?:\s*$", re.MULTILINE
 )
-_VERB = re.compile(
-    r"^(?:he|she|it|they|we|this|there)\b|"
-    r"\b(?:is|are|was|were|has|have|had|be|been|can|could|will|would|may|might|must|should|did|does|do|became|died|born|lives?)\b",
-    re.IGNORECASE,
+# What is left where a template went.
+_SMALL_WORDS = "of|at|by|in|on|to|from|for|with|and|or|the|an?|is|are|was|were|as|between|about|around|near|over|than|approximately|circa|since|until|into|through"
+_EMPTY_BRACKETS = re.compile(rf"(\b(?:{_SMALL_WORDS}) )?([(\[])\s*([)\]])", re.IGNORECASE)
+_AFTER_OPENING = re.compile(r"([(\[])\s*(?=[,;:])")
+_BEFORE_CLOSING = re.compile(r"([,;:])\s*(?=[)\]])")
+_DOUBLED = re.compile(r"([,;:])\s+(?=[,;]\s)")
+_EMPTY_QUOTES = re.compile(r"(?<!\S)\"\s*\"(?=[\s,.;)])|“\s*”|«\s*»|\"\s*\"(?=\s*[,;)])")
+_LED_TO_CLOSING = re.compile(rf"\b({_SMALL_WORDS}) (?=[)\]])", re.IGNORECASE)
+_PADDED = re.compile(r"([(\[]) +| +([)\]])")
+_STRANDED = re.compile(r"(?<=[^\W\d]) (?=[.,](?:\s|$))")
+_STRANDED_AFTER_OTHER = re.compile(r"(?<=\S) (?=[.,;](?:\s|$)(?! ?\.))")
+_TORN = re.compile(
+    r"\b(?:(?:from) (?=to |and )|(?:between|at|the|an|approximately) (?=and )|(?:the|an?) (?=or |is |was |were |has |had |of )|by (?=, |and , ))"
 )
+_MENDABLE = re.compile(r"[(\[]\s*[)\],;:\s]|[,;:\s][)\]]|\s[.,;]|[,;:]\s+[,;]|[\"“«]\s?[\"”»]|\b(?:from to|(?:from|between|at|the|an|approximately) and|(?:the|an?) (?:or|is|was|were|has|had|of)) ")
 _MOST_HEADING_WORDS = 8
 
 
@@ -143,18 +157,34 @@ def _paragraphs(text: str, title: str, tally: Tally) -> Iterator[str]:
             line = _FORMULA.sub(HOLE, line)
         if _MARK.search(line):
             line = _TAG.sub("", _LEFTOVER.sub("", line))
-        line = mend(" ".join(line.split()))
-        if reads_as_prose(line) or (len(line) > 80 and line.endswith(":")):
+        line = " ".join(line.split())
+        if _MENDABLE.search(line):
+            line = " ".join(mend(_marked(line)).split())
+        if reads_as_prose(line) or (len(line) > 80 and line.endswith(":")) or reads_as_statement(line):
             yield line
         elif line:
             tally.drop_lines("fragment")
 
 
+def _marked(line: str) -> str:
+    """The line with slots and holes where it shows that a template went."""
+    line = _EMPTY_BRACKETS.sub(lambda match: f"{match[1]}{HOLE_TEMPLATE}" if match[1] else f"{match[2]}{SLOT}{match[3]}", line)
+    line = _AFTER_OPENING.sub(rf"\1{SLOT}", line)
+    line = _BEFORE_CLOSING.sub(rf"\1{SLOT}", line)
+    line = _DOUBLED.sub(rf"\1{SLOT}", line)
+    line = _EMPTY_QUOTES.sub(SLOT, line)
+    line = _LED_TO_CLOSING.sub(rf"\1 {HOLE_TEMPLATE}", line)
+    line = _PADDED.sub(r"\1\2", line)
+    line = _STRANDED.sub(f" {HOLE_TEMPLATE}", line)
+    line = _TORN.sub(lambda match: f"{match[0]}{HOLE_TEMPLATE} ", line)
+    return _STRANDED_AFTER_OTHER.sub("", line)
+
+
 def is_heading(line: str) -> bool:
     """Whether a line of the old format is a section's heading: a few words, one full stop, and no verb to be a sentence by."""
-    if not _HEADING.fullmatch(line):
+    if not _HEADING.fullmatch(_ABBREVIATION.sub(r"\1 ", line) if ". " in line else line):
         return False
-    return line.startswith("#") or (len(line.split()) <= _MOST_HEADING_WORDS and not _VERB.search(line))
+    return line.startswith("#") or (len(line.split()) <= _MOST_HEADING_WORDS and not has_finite_verb(line))
 
 
 reader = WikiextractorReader()

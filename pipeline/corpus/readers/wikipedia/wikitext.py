@@ -1,10 +1,10 @@
 """Wikitext to paragraphs of plain text.
 
-A page is read in three passes, all of them linear in its length: elements with content of their own (references,
-tables in HTML, formulas, galleries) go; one scan over the brackets resolves templates, links and tables from the
-inside out; then headings, lists and paragraphs are told apart by line. "We extract only the text passages and
-ignore lists, tables, and headers" (Devlin et al. 2019, section 3.1): headings go, and of the lists all but the
-items that are sentences.
+A page is read in three passes, all of them linear in its length: elements with content of their own (references, tables in HTML,
+formulas, galleries) go (pipeline/corpus/readers/wikipedia/elements.py); one scan over the brackets resolves templates, links and
+tables from the inside out; then headings, lists and paragraphs are told apart by line, and put together by what belongs to what
+(pipeline/corpus/readers/wikipedia/blocks.py). "We extract only the text passages and ignore lists, tables, and headers" (Devlin et
+al. 2019, section 3.1): headings and tables go, and the lists that are no running text.
 
 mwparserfromhell knows more of the grammar, but parses some 2 MB/s where this does more than 10, and gives broken markup
 back as text: real dumps are full of it, and here none of it may stay.
@@ -14,35 +14,27 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pipeline.corpus.document import HOLE
-from pipeline.corpus.readers.prose import mend, reads_as_prose
-from pipeline.corpus.readers.wikipedia import templates
+from pipeline.corpus.document import HOLE_TEMPLATE
+from pipeline.corpus.readers.slots import SLOT
+from pipeline.corpus.readers.wikipedia import tables, templates
+from pipeline.corpus.readers.wikipedia.blocks import Blocks, Extracted, settle
+from pipeline.corpus.readers.wikipedia.elements import BEFORE_SLOT, Formulas, drop_elements
+from pipeline.corpus.readers.wikipedia.hidden import hide
 from pipeline.corpus.readers.wikipedia.mediawiki_names import CATEGORY_ALIASES, FILE_ALIASES
 
 _FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no text
 
 _NAMESPACES = frozenset("user wikipedia mediawiki template help portal talk module draft special".split())
 
-# <nowiki> text must not be read as markup: its characters move to the private-use area and come back at the end.
-_MARKUP_CHARACTERS = "[]{}|'=*#:;!<>_~&"
-_HIDE = {ord(character): 0xE100 + ord(character) for character in _MARKUP_CHARACTERS}
-_UNHIDE = {hidden: plain for plain, hidden in _HIDE.items()}
-_HIDDEN = re.compile("[\ue100-\ue1ff]")
-
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
-_DROPPED = (
-    "ref|references|gallery|timeline|score|syntaxhighlight|source|pre|imagemap|hiero|graph|templatestyles|inputbox|mapframe|"
-    "maplink|templatedata|categorytree|math|chem|ce|s|strike|del|table|style|script|includeonly|indicator"
-)
-_ELEMENT = re.compile(rf"<(/?)({_DROPPED})\b[^<>]*?(/?)>", re.IGNORECASE)
-_SIMPLE_FORMULA = re.compile(r"(?:[^\W_]|[\s+\-−=<>.,()/*']){1,24}")
 _PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
-_BRACKET = re.compile(r"\{\{|\}\}|\[\[|\]\]|^[ :*]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
+_BRACKET = re.compile(r"\{[{|]|\}\}|\[\[|\]\]|\|\}(?!\})")
+_SIMPLE_LINK = re.compile(r"\[\[([^\[\]{}]*)\]\]")
+_TABLE_INDENT = 40  # characters of blanks and marks of lists before a table's bracket
 _TABLE_LINE = re.compile(r"^[ \t]*[|!][^\n]*\n?|^[ \t]*\|?[\w -]+=[^\n]*\n", re.MULTILINE)
 _LANGUAGE = re.compile(r"(?:[a-z]{2,3}|simple|zh-[a-z-]+|be-tarask|be-x-old|roa-[a-z]+|bat-smg|map-bms|fiu-vro|nds-nl)")
 _INTERWIKI = frozenset("w wikt wiktionary s wikisource q wikiquote b commons c d m meta species voy".split())
@@ -59,20 +51,18 @@ _QUOTES = re.compile("'{2,}")
 _SWITCH = re.compile(r"__[^\W\d_]{3,}__")
 _VARIANTS = re.compile(r"-\{([^{}]*)\}-")  # of a word in several scripts: -{zh-hans:软件; zh-hant:軟體}-
 _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
-_RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
 _DEEPEST = 60  # brackets inside each other; MediaWiki itself stops at 40 templates
 _LONGEST_HEADING = 300  # characters
-_CITATION = re.compile(r"\b(?:ISBN|ISSN|ASIN|OCLC|doi:)")  # in an item of a list: a book, not a sentence
-_AGE = re.compile(r" ?\((?:age[ds]? *|(?:\d+ )?(?:years?|days?|months?) ago)\)")  # by the day on which the page is shown
-_LETTER = re.compile(r"[^\W\d_]")
-
-
-@dataclass(slots=True)
-class Extracted:
-    """A page's paragraphs, and what was left out of it by reason."""
-
-    paragraphs: list[str] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
+_CODE = re.compile(r"<(code|tt|kbd|samp)\b[^<>]*>(.*?)</\1\s*>", re.IGNORECASE | re.DOTALL)
+_TAG_NAME = re.compile(r"</?([a-zA-Z][\w:-]*)[^<>]*>")
+_HTML = frozenset(
+    """
+    abbr b bdi bdo big blockquote br caption center cite code data dd del dfn div dl dt em font h1 h2 h3 h4 h5 h6 hr i ins kbd li link mark
+    meta nowiki ol p pre q rb rp rt rtc ruby s samp small span strike strong sub sup table td th time tr tt u ul var wbr
+    """.split()
+)  # what MediaWiki takes for a tag; others are text to a reader
+_MARK = re.compile(r"[*#;:]+")
+_TERM = re.compile(r"\s:\s")
 
 
 @dataclass(slots=True)
@@ -90,10 +80,20 @@ class Markup:
         namespaces: the names of each namespace by key, in lower case, as `<siteinfo>` has them.
         dropped_sections: headings in lower case whose sections are no text.
         kept_sections: headings in lower case; where any are given, only their sections are text. "" is the text before the first.
+        language: of the wiki (ISO 639).
+        formulas: what becomes of those that do not read as they stand.
+        kept_tables: what becomes of tables.
     """
 
     def __init__(
-        self, namespaces: Mapping[int, Iterable[str]], dropped_sections: Iterable[str] = (), kept_sections: Iterable[str] = ()
+        self,
+        namespaces: Mapping[int, Iterable[str]],
+        dropped_sections: Iterable[str] = (),
+        kept_sections: Iterable[str] = (),
+        *,
+        language: str = "en",
+        formulas: Formulas = "drop",
+        kept_tables: tables.Form = "drop",
     ) -> None:
         files = {name for key in _FILE_KEYS for name in namespaces.get(key, ())}
         self._files = files | FILE_ALIASES | CATEGORY_ALIASES
@@ -101,6 +101,7 @@ class Markup:
         self._namespaces |= FILE_ALIASES | CATEGORY_ALIASES | _NAMESPACES
         self._dropped_sections = frozenset(dropped_sections)
         self._kept_sections = frozenset(kept_sections)
+        self.language, self._formulas, self._tables = language, formulas, kept_tables
 
     def is_namespaced(self, title: str) -> bool:
         """Whether the title begins with the name of a namespace other than the articles'."""
@@ -112,11 +113,14 @@ class Markup:
         text = _COMMENT.sub("", text)
         closed, close, rest = text.rpartition("</nowiki>")
         if close:
-            text = _NOWIKI.sub(lambda match: match[1].translate(_HIDE), closed + close) + rest
-        text = _drop_elements(text)
-        text = self._resolve(_PARAMETER.sub("", text))
+            text = _NOWIKI.sub(lambda match: hide(match[1]), closed + close) + rest
+        text = drop_elements(text, self._formulas)
+        text = _PARAMETER.sub("", text) if "{{{" in text else text
+        text = self._resolve(_SIMPLE_LINK.sub(lambda match: self._link(match[1]), text))
         text = _EXTERNAL.sub(lambda match: (match[1] or match[2] or "").partition(" ")[2], text)
         text = _URL.sub("", _BREAK.sub(" ", text))
+        if "<code" in text or "<tt" in text or "<kbd" in text or "<samp" in text:
+            text = _CODE.sub(lambda match: _TAG_NAME.sub(_unknown_tag, match[2]), text)
         text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
         if "-{" in text:
             text = _VARIANTS.sub(_variant, text)
@@ -132,7 +136,9 @@ class Markup:
         open_frames = dict.fromkeys(("{{", "[[", "{|"), 0)
         position = 0
         for match in _BRACKET.finditer(text):
-            token = match[0].strip(" \t:*")
+            token = match[0]
+            if (token == "{|" or token == "|}") and not _begins_line(text, match.start()):
+                continue
             if match.start() > position:
                 stack[-1].pieces.append(text[position : match.start()])
             position = match.end()
@@ -145,7 +151,7 @@ class Markup:
             if opening == "[[":  # a link does not reach out of the template or table around it
                 if stack[-1].kind == "[[":
                     open_frames["[["] -= 1
-                    _close(stack, self._link)
+                    _close(stack, self._link, "")
                 continue
             if not open_frames[opening]:
                 continue
@@ -153,7 +159,7 @@ class Markup:
                 open_frames[stack[-1].kind] -= 1
                 _abandon(stack)
             open_frames[opening] -= 1
-            _close(stack, templates.render if opening == "{{" else lambda content: "\n")
+            _close(stack, self._template if opening == "{{" else self._table, text[position : position + 1])
         stack[-1].pieces.append(text[position:])
         while len(stack) > 1:
             _abandon(stack)
@@ -177,26 +183,46 @@ class Markup:
             return ""
         return target.lstrip(":").partition("#")[0] or target.lstrip("#")
 
+    def _template(self, content: str) -> str:
+        return templates.render(content, self.language)
+
+    def _table(self, content: str) -> str:
+        rows = tables.rows(content, self._tables) if self._tables != "drop" else []
+        return "".join(f"\n{tables.MARK}{row}" for row in rows or [""]) + "\n"
+
     def _paragraphs(self, text: str) -> Extracted:
         found = Extracted()
+        blocks = Blocks(found, self.language == "en")
         lines: list[str] = []  # of the paragraph that is open
+        term = ""  # of a definition that has not come yet
         none = 7  # below all levels of headings
         skipped = none  # level of the heading whose section is being dropped
         kept = 0 if not self._kept_sections or "" in self._kept_sections else none  # level of the heading whose section is kept
 
         def flush() -> None:
+            nonlocal term
             if lines:
-                self._add(found, " ".join(lines))
+                blocks.paragraph(" ".join(lines))
                 lines.clear()
+            if term:  # bold text that heads what follows
+                found.dropped["heading"] += 1
+                blocks.heading()
+                term = ""
 
         for raw in text.split("\n"):
-            line = raw.strip()
+            line = settle(raw.strip()) if HOLE_TEMPLATE in raw else raw.strip()
             if not line:
-                flush()
+                if raw:  # only templates, or what was one of them
+                    flush()
+                    blocks.dropped()
+                elif lines:
+                    flush()
                 continue
-            heading = _HEADING.fullmatch(line) if line[0] == "=" and len(line) <= _LONGEST_HEADING else None
+            first = line[0]
+            heading = _HEADING.fullmatch(line) if first == "=" and len(line) <= _LONGEST_HEADING else None
             if heading:
                 flush()
+                blocks.heading()
                 found.dropped["heading"] += 1
                 level = len(heading[1])
                 name = html.unescape(heading[2]).strip(" :").lower()
@@ -206,39 +232,54 @@ class Markup:
                     kept = level if name in self._kept_sections else none
             elif skipped < none or kept == none:
                 found.dropped["section"] += 1
-            elif line[0] in "*#;:":
+            elif first in "*#;:":
+                if lines:
+                    flush()
+                marks = _MARK.match(line)[0]  # type: ignore[index]
+                item = line[len(marks) :].strip()
+                if marks[-1] == ";":
+                    flush()
+                    term, _, definition = _TERM.split(item + " : ", maxsplit=1)[0], "", item
+                    inline = _TERM.search(definition)
+                    if inline:
+                        blocks.item(f"{term}: {definition[inline.end() :]}", indented=False)
+                        term = ""
+                elif term:
+                    blocks.item(f"{term.rstrip(': ')}: {item}" if marks[-1] == ":" else item, indented=False)
+                    term = ""
+                else:
+                    blocks.item(item, indented=marks.strip(":") == "")
+            elif first == tables.MARK:
                 flush()
-                item = line.lstrip("*#;: ")
-                if line[0] == ":" or (reads_as_prose(item) and not _CITATION.search(item)):
-                    self._add(found, item)
-                elif item:
-                    found.dropped["list_item"] += 1
-            elif line[0] in "|!" or line.startswith("----"):
+                if len(line) > 1:
+                    blocks.kept(line[1:])
+                else:
+                    blocks.dropped()
+            elif first in "|!" or line.startswith("----"):
                 flush()
+                blocks.dropped()
                 found.dropped["table_row"] += 1
             else:
                 lines.append(line)
         flush()
-        return found
-
-    def _add(self, found: Extracted, paragraph: str) -> None:
-        text = _RESIDUE.sub("", html.unescape(paragraph) if "&" in paragraph else paragraph)
-        if _HIDDEN.search(text):
-            text = text.translate(_UNHIDE)
-        text = " ".join(mend(" ".join(text.split())).split()).lstrip(",;: –—-")
-        if " ago)" in text or "(age" in text:
-            text = _AGE.sub("", text)
-        if not _LETTER.search(text):
-            return
-        if not reads_as_prose(text) and not (len(text) > 80 and text.endswith(":")):
-            found.dropped["fragment"] += 1
-            return
-        found.paragraphs.append(text)
+        return blocks.finish()
 
 
-def _close(stack: list[_Frame], resolve: Callable[[str], str]) -> None:
-    content = "".join(stack.pop().pieces)
-    stack[-1].pieces.append(resolve(content))
+def _begins_line(text: str, position: int) -> bool:
+    """Whether nothing but blanks and marks of lists stands before `position` on its line."""
+    begin = max(0, position - _TABLE_INDENT)
+    line = text.rfind("\n", begin, position) + 1
+    return (line > 0 or begin == 0) and not text[line:position].strip(" \t:*")
+
+
+def _close(stack: list[_Frame], resolve: Callable[[str], str], following: str) -> None:
+    """Resolve the innermost bracket; `following` is the character behind it."""
+    found = resolve("".join(stack.pop().pieces))
+    pieces = stack[-1].pieces
+    if found == SLOT and pieces and pieces[-1][-1:] not in BEFORE_SLOT:
+        if not (following.isalpha() and pieces[-1][-1:].isalpha()):
+            return  # behind a word nothing is left over
+    pieces.append(found)
 
 
 def _abandon(stack: list[_Frame]) -> None:
@@ -252,33 +293,8 @@ def _abandon(stack: list[_Frame]) -> None:
     stack[-1].pieces.append(content)
 
 
-def _drop_elements(text: str) -> str:
-    """Take away elements whose content is no running text; short formulas stay as they read, others leave a hole."""
-    lower = ""
-    pieces: list[str] = []
-    position = 0
-    hopeless: set[str] = set()  # names of which no closing tag is left
-    for match in _ELEMENT.finditer(text):
-        name = match[2].lower()
-        if match.start() < position or match[1] or name in hopeless:
-            continue
-        end = match.end()
-        content = ""
-        if not match[3]:
-            lower = lower or text.lower()
-            close = lower.find(f"</{name}", end) if len(lower) == len(text) else text.find(f"</{match[2]}", end)
-            if close < 0:
-                hopeless.add(name)
-                continue
-            content = text[end:close]
-            end = text.find(">", close) + 1 or len(text)
-        pieces.append(text[position : match.start()])
-        if name in ("math", "chem", "ce") and content:
-            simple = _SIMPLE_FORMULA.fullmatch(content.strip())
-            pieces.append(content.strip() if simple else HOLE)
-        position = end
-    pieces.append(text[position:])
-    return "".join(pieces)
+def _unknown_tag(match: re.Match[str]) -> str:
+    return match[0] if match[1].lower() in _HTML else hide(match[0])
 
 
 def _variant(match: re.Match[str]) -> str:

@@ -6,13 +6,11 @@ from __future__ import annotations
 import html
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.readers.prose import mend, reads_as_prose, tidy
+from pipeline.corpus.readers.prose import reads_as_prose
 from pipeline.corpus.readers.wikipedia.dump import reader
-from pipeline.corpus.readers.wikipedia.mediawiki_names import appended_sections, is_redirect, lists_meanings, names_meanings
+from pipeline.corpus.readers.wikipedia.mediawiki_names import is_redirect, lists_meanings, names_meanings
 from tests.pipeline.corpus.reading import options_of
 
 
@@ -100,9 +98,9 @@ def test_a_dump_of_another_language(tmp_path, language, encoding):
     path.write_bytes(text.encode(encoding))
     file_slice = reader.slices(str(path))[0]
     tally = Tally(slice=file_slice)
-    settings = options_of(reader, dropped_sections=appended_sections(language))
-    documents = list(reader.read(file_slice, settings, tally))
+    documents = list(reader.read(file_slice, options_of(reader), tally))  # whose `language` is en
     assert [document.paragraphs for document in documents] == [paragraphs]
+    assert documents[0].language == language
     assert tally.counters["dropped/redirect"] == 1
     assert tally.counters["dropped/disambiguation"] == disambiguations
     assert tally.counters["dropped_lines/section"] >= (language != "xx")
@@ -212,12 +210,3 @@ def test_variants_of_chinese():
     assert Markup({}).extract("这是一种-{zh-hans:软件; zh-hant:軟體;}-，它-{很}-有用，大家都用。").paragraphs == [
         "这是一种软件，它很有用，大家都用。"
     ]
-
-
-@given(
-    st.lists(st.sampled_from([*'()[];,:.!? "“”«»', "or", "and", "word", "born 1935", "it"]), max_size=14).map(
-        lambda pieces: " ".join("".join(pieces).split())
-    )
-)
-def test_mend_is_tidy(text):
-    assert mend(text) == tidy(text)

@@ -15,7 +15,7 @@ from tests.pipeline.corpus.reading import options_of
 OLD = """<doc id="12" url="http://x?curid=12" title="A "quoted" &amp; B">
 A "quoted" & B
 
-A (; , ""; born 1935) was a man of letters &lt;here&gt;.
+A (; , ""; born 1935) was a man of letters&lt;br&gt;.
 Early life.
 He was born in the town of C.
 where formula_12 is the number of them.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.corpus.document import HOLE
+from pipeline.corpus.document import HOLE, HOLE_TEMPLATE
 from pipeline.corpus.readers.wikipedia.wikitext import Markup
 from tests.pipeline.corpus.reading import options_of
 
@@ -33,7 +33,7 @@ def one(text):
         ("See [[:Category:Cities]] and [[wikt:word]] now.", "See Category:Cities and word now."),
         ("It is {{convert|12|km|mi|abbr=on}} long and {{convert|5|to|10|ft|m}} wide.", "It is 12 km long and 5 to 10 ft wide."),
         ("He is {{convert|6|ft|2|in|m}} or {{cvt|105|sqmi}} big.", "He is 6 ft 2 in or 105 sq mi big."),
-        ("The {{lang|fr|Île de la Cité}} ({{lang-fr|île}}) is old.", "The Île de la Cité (île) is old."),
+        ("The {{lang|fr|Île de la Cité}} ({{lang-fr|île}}) is old.", "The Île de la Cité (French: île) is old."),
         ("He (; {{IPAc-en|x}}; born {{circa|1500}}) lived here.", "He (born c. 1500) lived here."),
         (
             "{{As of|2016|5}}, it had {{nowrap|3 people}} in {{frac|1|2}} house.",
@@ -47,7 +47,7 @@ def one(text):
         ("Five &amp; six&nbsp;are &lt; seven&mdash;yes.", "Five & six are < seven—yes."),
         ("See [http://example.org/a b the site] or [https://x.y] now.", "See b the site or now."),
         ("A<br />b <span style='x'>c</span> <small>d e</small>.", "A b c d e."),
-        ("It is an {{unknown|template}} and __NOTOC__ a switch.", "It is an and a switch."),
+        ("It is an {{unknown|template}} and __NOTOC__ a switch.", f"It is an {HOLE_TEMPLATE} and a switch."),
         ("Take <math>x + y</math> of them for it.", "Take x + y of them for it."),
         ("Take <math>\\frac{1}{2}</math> of them for it.", f"Take {HOLE} of them for it."),
         ("This has an unclosed {{template and goes on.", "This has an unclosed template and goes on."),
@@ -62,16 +62,17 @@ def test_inline(wikitext, text):
 
 def test_sections_lists_and_headings():
     found = MARKUP.extract(
-        "Lead text is here.\n== Life ==\nHe lived a life\nand died of it.\n\n* one\n* This item is a sentence.\n"
+        "Lead text is here.\n== Life ==\nHe lived a life\nand died of it.\n\n* one\n* This item is a sentence.\n\nIt is so.\n* This item is one, too.\n"
         "== See also ==\n* [[X]]\n=== More ===\nIt is not wanted here.\n== Later ==\n: It goes on there.\nA remnant\n"
     )
     assert found.paragraphs == [
         "Lead text is here.",
         "He lived a life and died of it.",
-        "This item is a sentence.",
+        "It is so.",
+        "This item is one, too.",
         "It goes on there.",
     ]
-    assert found.dropped == {"heading": 4, "section": 2, "list_item": 1, "fragment": 1}
+    assert found.dropped == {"heading": 4, "section": 2, "list_item": 2, "fragment": 1}
 
 
 RESIDUE = re.compile(r"\{\{|\}\}|\[\[|\]\]|\{\||^\||<ref|thumb\||\( ?;|\(\)")
@@ -104,6 +105,6 @@ def test_any_markup_gives_text_without_brackets(text):
     "piece", ["[[", "{{", "\n{|", "}}", "<ref>", "<nowiki>", "(", "; ", "= ", "{{{a", "<!--", "[http://a ", "''", "|a=b\n"]
 )
 def test_time_is_linear_in_hostile_markup(piece):
-    started = time.perf_counter()
+    started = time.process_time()
     MARKUP.extract("(" + piece * (200_000 // len(piece)))
-    assert time.perf_counter() - started < 8  # a quadratic pass takes minutes
+    assert time.process_time() - started < 8  # a quadratic pass takes minutes

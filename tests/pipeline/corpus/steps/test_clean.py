@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.corpus.document import HOLE, Document
-from pipeline.corpus.readers.prose import reads_as_prose, tidy
+from pipeline.corpus.readers.prose import reads_as_prose
 from pipeline.corpus.steps.clean import clean, clean_text
 
 
@@ -44,24 +44,6 @@ def test_clean_text_is_done_after_once(text):
 @given(st.text(alphabet=st.characters(categories=["L", "N", "P"], max_codepoint=0x2FF), min_size=1))
 def test_words_are_left_alone(text):
     assert clean_text(text) == unicodedata.normalize("NFC", text)
-
-
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        ('Edward Said (; , ""; 1 November 1935 – 2003) was', "Edward Said (1 November 1935 – 2003) was"),
-        ("A ( ; born 1935 ) b", "A (born 1935) b"),
-        ("the word () is", "the word  is"),
-        ("(or ; plural foo)", "(plural foo)"),
-        ("a , b ; c .", "a, b; c."),
-        ("one ... two", "one ... two"),
-        ("a (b, ) c", "a (b) c"),
-        ("f(x) = [1, 2]", "f(x) = [1, 2]"),
-        ("the sound [/kæt/]", "the sound [/kæt/]"),
-    ],
-)
-def test_tidy(raw, expected):
-    assert tidy(raw) == expected
 
 
 def test_reads_as_prose():

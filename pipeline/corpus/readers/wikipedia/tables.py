@@ -1,0 +1,118 @@
+"""Tables of wikitext as lines of text: rows as sentences, or as rows of Markdown."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.corpus.readers.wikipedia.hidden import hide
+
+Form = Literal["drop", "prose", "markdown"]
+
+MARK = "\ue0fa"
+"""Stands before each row of a table that stays, and alone where one was dropped."""
+
+_ATTRIBUTES = re.compile(r"\s*(?:[\w-]+\s*=\s*(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s|\"']+)\s*)+")
+_SPAN = re.compile(r"(col|row)span\s*=\s*[\"']?\s*(\d{1,3})")
+_WIDEST = 40  # columns of a table that is read
+_LETTER_OR_DIGIT = re.compile(r"\w")
+
+
+@dataclass(slots=True)
+class _Cell:
+    text: str
+    head: bool
+    columns: int = 1
+    rows: int = 1
+
+
+def rows(content: str, form: Form) -> list[str]:
+    """The table's lines; none if it is laid out by hand (without a heading, or of one column).
+
+    Args:
+        content: what stands between `{|` and `|}`, links and templates resolved.
+        form: `prose` says `Year: 1990; Population: 5,000.`, `markdown` writes `| 1990 | 5,000 |`.
+    """
+    caption, grid = _grid(content)
+    heads = next((row for row in grid if len(row) > 1 and all(cell.head for cell in row)), None)
+    if heads is None or len(grid) < 2:
+        return []
+    width = len(heads)
+    names = [cell.text for cell in heads]
+    body = [row for row in grid if row is not heads and len(row) <= width and not all(cell.head for cell in row)]
+    if form == "markdown":
+        lines = [_markdown(names), hide("|" + " --- |" * width)]
+        lines += [_markdown([cell.text for cell in row] + [""] * (width - len(row))) for row in body]
+    else:
+        lines = [found for row in body if (found := _sentence(names, [cell.text for cell in row]))]
+    return [caption, *lines] if caption and lines else lines
+
+
+def _sentence(names: list[str], cells: list[str]) -> str:
+    """A row as `Name: value; name: value.`"""
+    pairs = [
+        f"{name}: {cell}" if name else cell for name, cell in zip(names, cells, strict=False) if _LETTER_OR_DIGIT.search(cell)
+    ]
+    return "; ".join(pairs) + "." if len(pairs) > 1 else ""
+
+
+def _markdown(cells: list[str]) -> str:
+    return hide("| ") + hide(" | ").join(cells) + hide(" |")
+
+
+def _grid(content: str) -> tuple[str, list[list[_Cell]]]:
+    """Caption and rows, a cell that spans several repeated in each."""
+    caption, raw = "", [[]]  # type: tuple[str, list[list[_Cell]]]
+    last: _Cell | None = None
+    for line in content.split("\n")[1:]:
+        line = line.strip()
+        if line.startswith("|+"):
+            caption, last = _without_attributes(line[2:])[0], None
+        elif line.startswith("|-"):
+            raw.append([])
+            last = None
+        elif line[:1] in ("|", "!"):
+            head = line[0] == "!"
+            for text in re.split(r"\|\||!!" if head else r"\|\|", line[1:]):
+                last = _cell(text, head)
+                raw[-1].append(last)
+        elif last is not None and line:
+            last.text = f"{last.text} {line}".strip()
+    return caption, _spread([row for row in raw if row])
+
+
+def _cell(text: str, head: bool) -> _Cell:
+    text, attributes = _without_attributes(text)
+    spans = {kind: max(1, int(number)) for kind, number in _SPAN.findall(attributes)}
+    return _Cell(text, head, min(spans.get("col", 1), _WIDEST), min(spans.get("row", 1), 1000))
+
+
+def _without_attributes(text: str) -> tuple[str, str]:
+    before, bar, rest = text.partition("|")
+    return (rest.strip(), before) if bar and _ATTRIBUTES.fullmatch(before) else (text.strip(), "")
+
+
+def _spread(raw: list[list[_Cell]]) -> list[list[_Cell]]:
+    """Rows of equal places: cells that span columns and rows stand in each of them."""
+    grid: list[list[_Cell]] = []
+    down: dict[int, _Cell] = {}  # by column: what reaches into the next row, and how far
+    for row in raw:
+        cells: list[_Cell] = []
+        waiting = list(row)
+        while (waiting or len(cells) in down) and len(cells) < _WIDEST:
+            column = len(cells)
+            above = down.get(column)
+            if above is not None:
+                cells.append(_Cell(above.text, above.head))
+                down[column] = _Cell(above.text, above.head, rows=above.rows - 1)
+                if down[column].rows < 1:
+                    del down[column]
+                continue
+            cell = waiting.pop(0)
+            for place in range(column, min(column + cell.columns, _WIDEST)):
+                cells.append(_Cell(cell.text, cell.head))
+                if cell.rows > 1:
+                    down[place] = _Cell(cell.text, cell.head, rows=cell.rows - 1)
+        grid.append(cells)
+    return grid

@@ -1,0 +1,248 @@
+"""Templates that say numbers, measures, money and dates, written as the page shows them: with separators of thousands, ranges, powers of ten.
+
+What only MediaWiki could compute (prices of today, ages) is no rule here and leaves a hole.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pipeline.corpus.document import HOLE_TEMPLATE
+from pipeline.corpus.readers.wikipedia.templates_local import Arguments, Named, Rule
+
+_MONTHS = "January February March April May June July August September October November December".split()
+_MONTH_NUMBERS = {name[:length].lower(): number for number, name in enumerate(_MONTHS, 1) for length in (3, len(name))}
+_NUMBER = re.compile(r"[−–-]?\d[\d,]*(?:\.\d+)?(?:[+/⁄]{1,2}\d+)*(?:e[−+-]?\d+)?(?:[-–]\d[\d,.]*)?|[−-]?\.\d+")
+_PLAIN = re.compile(r"([−–-]?)(\d+)((?:\.\d+)?)")
+_POWER = re.compile(r"([−–-]?\d[\d,]*(?:\.\d+)?)e([−+-]?\d+)")
+_RANGES = {
+    "to": "to", "to(-)": "to", "-": "–", "–": "–", "and": "and", "and(-)": "and", "or": "or", "x": "×", "xx": "×", "×": "×", "*": "×",
+    "by": "by", "by(x)": "by", "+/-": "±", "±": "±", "+": "+", "&": "&", "to about": "to about",
+}  # fmt: skip
+_UNITS = {
+    "sqmi": "sq mi", "sqft": "sq ft", "sqyd": "sq yd", "km2": "km²", "m2": "m²", "cm2": "cm²", "mm2": "mm²", "m3": "m³", "km3": "km³",
+    "cuft": "cu ft", "cumi": "cu mi", "cuyd": "cu yd", "cuin": "cu in", "cm3": "cm³", "dm3": "dm³", "mm3": "mm³", "c": "°C", "f": "°F", "k": "K",
+    "usgal": "US gal", "impgal": "imp gal", "u.s.gal": "US gal", "km/h": "km/h", "ha": "hectares", "kph": "km/h", "m/s2": "m/s²", "lt": "long tons",
+    "lbs": "lb", "ftlbf": "ft⋅lbf", "lbft": "lb⋅ft", "micrometre": "μm", "acre": "acres",
+    "oilbbl": "barrels", "koilbbl": "thousand barrels", "moilbbl": "million barrels", "goilbbl": "billion barrels", "bbl": "barrels",
+    "mcuft": "million cu ft", "bcuft": "billion cu ft", "tcuft": "trillion cu ft", "pd/sqmi": "per sq mi", "pd/km2": "per km²", "/sqmi": "per sq mi",
+    "/km2": "per km²", "pd/sqkm": "per km²", "sqkm": "km²", "in2": "sq in", "sqin": "sq in", "mi2": "sq mi", "ft3": "cu ft", "in3": "cu in",
+    "au": "AU", "w/m2": "W/m²", "kg/m3": "kg/m³", "g/cm3": "g/cm³",
+}  # fmt: skip
+_POWERS = {3: "thousand", 6: "million", 9: "billion", 12: "trillion"}
+_SEQUENCES = {"mi": ("yd", "ch", "ft", "furlong"), "yd": ("ft", "in"), "ft": ("in",), "st": ("lb",), "lb": ("oz",), "hand": ("in",)}  # 5 ft 8 in
+_SEPARATORS = {
+    **dict.fromkeys("de es it pt nl id tr da el ca ro sl hr sr vi".split(), "."),
+    **dict.fromkeys("fr ru uk pl cs sk sv fi no nb nn hu bg et lv lt".split(), " "),
+}
+
+_CURRENCIES = {
+    "usd": "US$", "us": "US$", "us$": "US$", "gbp": "£", "uk": "£", "eur": "€", "euro": "€", "jpy": "¥", "yen": "¥", "cny": "CN¥", "rmb": "CN¥",
+    "inr": "₹", "aud": "A$", "cad": "C$", "nzd": "NZ$", "hkd": "HK$", "sgd": "S$", "krw": "₩", "rub": "₽", "ils": "₪", "php": "₱", "brl": "R$",
+    "mxn": "MX$", "twd": "NT$", "try": "₺", "uah": "₴", "ngn": "₦", "vnd": "₫", "ghs": "GH₵", "thb": "฿", "pln": "zł", "chf": "CHF ",
+}  # fmt: skip
+
+
+def grouped(number: str, language: str = "en") -> str:
+    """`1234567.5` as `1,234,567.5`, or as the language separates thousands; what is no plain number is left alone."""
+    found = _PLAIN.fullmatch(number)
+    if found is None or len(found[2]) < 4 or found[2][0] == "0":
+        return number
+    separator = _SEPARATORS.get(language, ",")
+    if separator != ",":
+        if len(found[2]) == 4:
+            return number.replace(".", ",")
+        return f"{found[1]}{int(found[2]):,}".replace(",", separator) + found[3].replace(".", ",")
+    return f"{found[1]}{int(found[2]):,}{found[3]}"
+
+
+def spelled(number: str) -> str:
+    """A number as one reads it: `4.5e6` is `4.5 million`, `5+1/2` is `5 1/2`, and thousands are separated."""
+    number = number.replace("//", "/").replace("⁄", "/").replace("+", " ") if "e" not in number.lower() else number
+    number = re.sub(r"(?<=\d)-(?=\d)", "–", number) if "e" not in number.lower() else number
+    power = _POWER.fullmatch(number.lower())
+    if power is None:
+        return grouped(number)
+    exponent = int(power[2].replace("−", "-"))
+    if exponent in _POWERS and exponent > 3:
+        return f"{power[1]} {_POWERS[exponent]}"
+    mantissa = power[1].replace(",", "").replace("−", "-").replace("–", "-")
+    whole, _, decimals = mantissa.partition(".")
+    if 0 <= exponent <= 15 and len(decimals) <= exponent:
+        return grouped(whole + decimals + "0" * (exponent - len(decimals)))
+    return f"{power[1]} × 10^{exponent}"
+
+
+def _unit(name: str) -> str:
+    power = re.fullmatch(r"e(3|6|9|12)(.+)", name)
+    if power:
+        return f"{_POWERS[int(power[1])]} {_unit(power[2])}"
+    if name.endswith("/d"):
+        return f"{_unit(name[:-2])} per day"
+    return _UNITS.get(name.lower(), name.replace("_", " "))
+
+
+def convert(arguments: Arguments, named: Named) -> str:
+    """`{{convert|12|to|15|km|mi}}` says `12 to 15 km`: the value as the author gave it."""
+    words: list[str] = []
+    suffix = next((argument for argument in arguments if argument[:1] == "-" and argument[1:2].isalpha()), "")
+    for position, argument in enumerate(arguments):
+        following = arguments[position + 1] if position + 1 < len(arguments) else ""
+        if _NUMBER.fullmatch(argument):
+            words.append(spelled(argument))
+        elif argument.lower() in _RANGES and _NUMBER.fullmatch(following):
+            words.append(_RANGES[argument.lower()])
+        else:
+            words.append(_unit(argument))
+            smaller = arguments[position + 2].lower() if position + 2 < len(arguments) else ""
+            if not (smaller in _SEQUENCES.get(argument.lower(), ()) and _NUMBER.fullmatch(following)):
+                break
+    if not words or not any(word[-1:].isdigit() or word[:1].isdigit() for word in words):
+        return HOLE_TEMPLATE
+    return re.sub(r" ?– ?", "–", " ".join(words)) + (suffix if named.get("adj") == "mid" else "")
+
+
+def _month(text: str) -> str:
+    """`6`, `06`, `June` or `Jun` as `June`; empty for no month."""
+    if text.isdigit():
+        return _MONTHS[int(text) - 1] if 1 <= int(text) <= 12 else ""
+    number = _MONTH_NUMBERS.get(text.lower())
+    return _MONTHS[number - 1] if number else ""
+
+
+def date(arguments: Arguments, named: Named) -> str:
+    """Year, month, day: `5 May 2016`; what is no such list is left as it stands."""
+    parts = [argument for argument in arguments[:3] if argument]
+    if not parts or not parts[0].isdigit() or (len(parts) > 1 and not _month(parts[1])) or (len(parts) > 2 and not parts[2].isdigit()):
+        return " ".join(parts)
+    if len(parts) == 1:
+        return parts[0]
+    day = [str(int(parts[2]))] if len(parts) > 2 else []
+    if day and named.get("mf", "").lower().startswith("y"):
+        return f"{_month(parts[1])} {day[0]}, {parts[0]}"
+    return " ".join([*day, _month(parts[1]), parts[0]])
+
+
+def as_of(arguments: Arguments, named: Named) -> str:
+    """`{{as of|2012|June}}` says `As of June 2012`."""
+    text = named.get("alt") or f"{'Since' if named.get('since') else 'As of'} {date(arguments, {'mf': '', **named})}{named.get('post', '')}"
+    lower = named.get("lc") or named.get("lc_text")
+    return text[0].lower() + text[1:] if lower and lower.lower() not in ("n", "no", "off") else text
+
+
+def _fraction(arguments: Arguments, named: Named) -> str:
+    if len(arguments) == 3:
+        return f"{arguments[0]} {arguments[1]}/{arguments[2]}"
+    return "/".join(arguments) if len(arguments) == 2 else f"1/{arguments[0]}" if arguments else ""
+
+
+def _value(arguments: Arguments, named: Named) -> str:
+    """`{{val|4.5|0.2|e=6|u=m}}` says `4.5 ± 0.2 × 10^6 m`."""
+    if not arguments:
+        return ""
+    error = f" ± {grouped(arguments[1])}" if len(arguments) > 1 and _NUMBER.fullmatch(arguments[1]) else ""
+    exponent = f" × 10^{named['e']}" if named.get("e") else ""
+    unit = named.get("u") or named.get("ul") or ""
+    per = named.get("up") or named.get("upl")
+    before, after = named.get("p") or "", named.get("s") or ""
+    number = spelled(arguments[0])
+    return f"{before}{number}{error}{exponent}{after} {unit}{'/' + per if per else ''}".strip()
+
+
+def _ordinal(arguments: Arguments, named: Named) -> str:
+    if not arguments or not arguments[0].isdigit():
+        return ""
+    number = int(arguments[0])
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _money(symbol: str) -> Rule:
+    def rule(arguments: Arguments, named: Named) -> str:
+        amount = spelled(arguments[0]) if arguments else ""
+        scale = {"m": " million", "mn": " million", "million": " million", "b": " billion", "bn": " billion", "billion": " billion"}
+        return f"{symbol}{amount}{scale.get(arguments[1].lower(), '') if len(arguments) > 1 else ''}" if amount else symbol.strip()
+
+    return rule
+
+
+def _currency(arguments: Arguments, named: Named) -> str:
+    """`{{currency|1000|GBP}}` says `£1,000`."""
+    code = (arguments[1] if len(arguments) > 1 else named.get("type") or named.get("currency") or "usd").strip()
+    amount = spelled(named.get("amount") or (arguments[0] if arguments else ""))
+    return f"{_CURRENCIES.get(code.lower(), code.upper() + ' ')}{amount}" if amount else HOLE_TEMPLATE
+
+
+def _price(arguments: Arguments, named: Named) -> str:
+    """`{{Format price|3160384}}`: a number with separators. What it is given may be a hole already."""
+    return spelled(arguments[0]) if arguments else ""
+
+
+def _coordinates(arguments: Arguments, named: Named) -> str:
+    """`{{coord|30|12|N|74|7|W}}` says `30°12′N 74°7′W`; one that is shown in the title alone says nothing."""
+    if "inline" not in named.get("display", "inline").lower() and "i" not in named.get("display", "").lower().split(","):
+        return ""
+    halves: list[str] = []
+    numbers: list[str] = []
+    for argument in arguments:
+        if argument.upper() in ("N", "S", "E", "W"):
+            halves.append("".join(number + sign for number, sign in zip(numbers, "°′″", strict=False)) + argument.upper())
+            numbers = []
+        elif _NUMBER.fullmatch(argument) and len(numbers) < 3:
+            numbers.append(argument)
+        else:
+            break
+    if len(halves) == 2:
+        return " ".join(halves)
+    return f"{numbers[0]}, {numbers[1]}" if not halves and len(numbers) == 2 else ""
+
+
+def _gauge(arguments: Arguments, named: Named) -> str:
+    """`{{RailGauge|1435mm}}` says `1,435 mm`, as does `{{track gauge}}`."""
+    text = arguments[0] if arguments else ""
+    metric = re.fullmatch(r"(\d+) ?mm", text)
+    feet = re.fullmatch(r"(\d+)ft(?:([\d.]+)in)?", text)
+    if metric:
+        return f"{grouped(metric[1])} mm"
+    if feet:
+        return f"{feet[1]} ft" + (f" {feet[2]} in" if feet[2] else "")
+    return "standard" if text == "sg" else HOLE_TEMPLATE
+
+
+def _density(arguments: Arguments, named: Named) -> str:
+    """`{{pop density|3645257|640081.87|km2|sqmi|prec=1}}` says `5.7/km²`."""
+    try:
+        people, area = (float(argument.replace(",", "")) for argument in arguments[:2])
+        figure = f"{people / area:.{int(named.get('prec', '0'))}f}"
+    except (ValueError, ZeroDivisionError):
+        return HOLE_TEMPLATE
+    return f"{grouped(figure)}/{_unit(arguments[2])}" if len(arguments) > 2 else HOLE_TEMPLATE
+
+
+NUMBER_RULES: dict[str, Rule] = {
+    **dict.fromkeys(["convert", "cvt", "conv", "convert/old"], convert),
+    **dict.fromkeys(["as of", "asof"], as_of),
+    **dict.fromkeys(
+        ["start date", "end date", "birth date", "death date", "birth date and age", "film date", "start date and age", "date", "dts"], date
+    ),
+    **dict.fromkeys(["frac", "fraction", "sfrac"], _fraction),
+    "half": lambda arguments, named: "1/2",
+    **dict.fromkeys(["val", "number"], _value),
+    **dict.fromkeys(["ordinal", "ord"], _ordinal),
+    **dict.fromkeys(["currency"], _currency),
+    **dict.fromkeys(["format price", "formatprice", "fmt price"], _price),
+    **dict.fromkeys(["us$", "usd", "us dollar"], _money("US$")),
+    **dict.fromkeys(["£", "gbp", "pound", "£sd"], _money("£")),
+    **dict.fromkeys(["€", "eur", "euro"], _money("€")),
+    **dict.fromkeys(["a$", "aud"], _money("A$")),
+    **dict.fromkeys(["c$", "cad", "canadian dollar"], _money("C$")),
+    **dict.fromkeys(["nz$", "nzd"], _money("NZ$")),
+    **dict.fromkeys(["jpy", "yen", "¥"], _money("¥")),
+    **dict.fromkeys(["cny", "rmb"], _money("CN¥")),
+    **dict.fromkeys(["krw", "₩"], _money("₩")),
+    **dict.fromkeys(["inr", "indian rupee", "₹", "rupee"], _money("₹")),
+    **dict.fromkeys(["rub", "₽"], _money("₽")),
+    **dict.fromkeys(["coord", "coor", "coordinates"], _coordinates),
+    **dict.fromkeys(["railgauge", "track gauge", "rail gauge", "trackgauge"], _gauge),
+    **dict.fromkeys(["pop density", "population density"], _density),
+}  # fmt: skip

@@ -1,0 +1,82 @@
+"""What templates say inside a sentence; those that nobody knows leave a hole, and those that say nothing leave none."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.corpus.document import HOLE_TEMPLATE as T
+from pipeline.corpus.readers.wikipedia.wikitext import Markup
+
+MARKUP = Markup({10: ["template"]})
+
+
+def one(text, markup=MARKUP):
+    (paragraph,) = markup.extract(f"Now {text} it is so.").paragraphs
+    return paragraph.removeprefix("Now ").removesuffix(" it is so.")
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("hardware{{emdash}}still and (1984){{mdashb}}and 5{{endash}}6", "hardware—still and (1984)—and 5–6"),
+        ("{{currency|1000|GBP}}, {{currency|2.5e6}} and {{US$|1500}}", "£1,000, US$2.5 million and US$1,500"),
+        ("{{harvtxt|Boolos|Jeffrey|1974}} and {{harvnb|Boolos|1974|p=5}}", "Boolos & Jeffrey (1974) and Boolos 1974"),
+        ("${{Format price|3160384}}", "$3,160,384"),
+        ("the '''{{Audio|x.ogg|Yazoo}}''' river {{audio|x.ogg|listen}}", "the Yazoo river"),
+        ("{{convert|4.5e6|km2|sqmi}}", "4.5 million km²"),
+        ("{{convert|3|e6acre|km2}} and {{convert|2e3|km}}", "3 million acres and 2,000 km"),
+        ("{{convert|10|xx|20|m}} or {{convert|10-15|km|mi}}", "10 × 20 m or 10–15 km"),
+        ("{{convert|10|to|1200|km|mi}} and {{convert|1|to(-)|2|ft}}", "10 to 1,200 km and 1 to 2 ft"),
+        ("{{convert|2413|ft|0|abbr=on}} and {{convert|6|ft|2|in|cm|0}}", "2,413 ft and 6 ft 2 in"),
+        ("{{convert|5+1/2|in|mm}} and {{convert|-40|F|C}}", "5 1/2 in and -40 °F"),
+        ("{{formatnum:1234567.5}} and {{val|12345|0.5|e=6|u=m}}", "1,234,567.5 and 12,345 ± 0.5 × 10^6 m"),
+        ("{{as of|2012|June}} and {{as of|2012|6|5|lc=on}}", "As of June 2012 and as of 5 June 2012"),
+        ("{{start date|2012|06|05|mf=yes}}", "June 5, 2012"),
+        ("Ann Roe ({{née|Doe}}) of Acme ({{NYSE|ACM}})", "Ann Roe (née Doe) of Acme (NYSE: ACM)"),
+        ("{{lang|ja|日本}} and {{lang|ps|{{Nastaliq|ملي}}}} ({{lang-ru|мир}})", "日本 and ملي (Russian: мир)"),
+        ("'''{{nihongo|Ki|気|ki}}''' and X ({{zh|c=中|p=Zhōng}})", "Ki (気, ki) and X (Chinese: 中; pinyin: Zhōng)"),
+        ("Arles ({{IPA-fr|aʁl}}, {{respell|ARL}}) {{IPAc-en|a|r|l}}", "Arles"),
+        ("the Unix {{tag|exec}} and {{tag|br|s}} of {{tl|convert}}", "the Unix <exec>...</exec> and <br /> of {{convert}}"),
+        ("the <code>#include <stdio.h> <b>x</b></code> of C", "the #include <stdio.h> x of C"),
+        ("{{coord|30|12|N|74|7|W|name=x}} and{{coord|1|N|2|E|display=title}}", "30°12′N 74°7′W and"),
+        ("on {{RailGauge|1435mm}} track at {{pop density|1000|100|km2|sqmi}}", "on 1,435 mm track at 10/km²"),
+        ("press {{keypress|Ctrl|C}} in A{{Music|flat}}", "press Ctrl+C in A♭"),
+    ],
+)  # fmt: skip
+def test_known_templates_say_their_words(wikitext, text):
+    assert one(wikitext) == text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("a depth of {{depth of the lake}}, and", f"a depth of {T}, and"),
+        ("${{Format price|{{inflation|US|5|2003}}}} of", f"${T} of"),
+        ("for {{convert|x}} or", f"for {T} or"),
+        ("use <source lang=c>x = 1</source> as", f"use {T} as"),
+        ("in {{CURRENTYEAR}} as", f"in {T} as"),
+    ],
+)
+def test_unknown_templates_leave_a_hole(wikitext, text):
+    assert one(wikitext) == text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "paragraphs"),
+    [
+        ("{{Unknown box\n| a = b\n}}'''Eden''' is a town by the sea.", ["Eden is a town by the sea."]),
+        ("{{unknown note}} Eden is a town by the sea.", ["Eden is a town by the sea."]),
+        ("Eden is a town.{{unknown ref|5}} It lies by the sea.{{unknown ref|6}}", ["Eden is a town. It lies by the sea."]),
+        ("Some people{{who|date=May 2010}} say it {{cn}} is{{strange doubt|date=May 2010}} so.", ["Some people say it is so."]),
+        ("Eden {{flagicon|X}} is ({{flagicon|Y}}; {{unknown}}) by the sea.", ["Eden is by the sea."]),
+        ("Eden is a town by the sea.\n{{unknown chart|1|2}}\nIt is old and small.", ["Eden is a town by the sea.", "It is old and small."]),
+        ("It ends.<ref>x</ref>The next one begins. \"So it is.\" <ref/> \"And so.\"", ['It ends. The next one begins. "So it is." "And so."']),
+    ],
+)  # fmt: skip
+def test_what_stands_beside_a_sentence_leaves_none(wikitext, paragraphs):
+    assert MARKUP.extract(wikitext).paragraphs == paragraphs
+
+
+@pytest.mark.parametrize(("language", "text"), [("en", "1,234,567"), ("de", "1.234.567"), ("fr", "1 234 567")])
+def test_thousands_are_separated_as_the_language_does(language, text):
+    assert one("{{formatnum:1234567}}", Markup({}, language=language)) == text
