@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from model.data.collate import blank
-from model.data.directions import Directions
 from model.data.layouts import layout_for
 from model.data.shards import Shards, verify
-from model.data.thinning import Thinning
 from model.data.training import training_order, training_shards
 from model.families.config import ModelConfig
-from model.objectives import CAUSAL, MASKED, choose, trained_heads
+from model.objectives import choose, trained_heads
 from model.train import engines, phases, sizing, state
 from model.train.alarms import Alarms, too_steep
 from model.train.compiling import Work, compiling_seconds, decide
@@ -26,7 +23,8 @@ from model.train.interfaces import START, Milestones, Position, Saved, Training
 from model.train.optimizers import optimizer_kind
 from model.train.parameters import freeze_unused
 from model.train.precision import DTYPES, settle
-from model.train.recipe import pace_of, recipe, step_pace
+from model.train.recipe import pace_of, recipe
+from model.train.samples import directions_of, shares, thinning_of
 from model.train.scoring import Scoring
 from model.train.source import DatasetSource
 from model.train.start import Beginning, begin, build_network
@@ -157,7 +155,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         sampler=training_order(train, config.seed, config.dynamic, config.global_batch, config.length_group),
         batches=config.batches,
         micro_batch=plan.micro_batch,
-        thinning=_thinning(config, info, begun),
+        thinning=thinning_of(config, info, begun),
         fixed_predictions=train.most_predictions() if compiled else None,
         layout=layout_for(networks, world.device, DTYPES[precision], compiled=compiled, packed_rows=info.packed),
         directions=directions,
@@ -226,36 +224,6 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     )
 
 
-def directions_of(names: Sequence[str], causal_share: float | None, global_batch: int) -> Directions:
-    """How samples are read for the objectives of these names.
-
-    Raises:
-        UsageError: a share is given where samples are all read alike, or a step would have no sample of one kind.
-    """
-    before = "mntp" in names
-    if CAUSAL not in names or not set(names) & set(MASKED):
-        if causal_share is not None:
-            raise UsageError(
-                f"causal_share ({causal_share}) is for objectives of both ways, such as {CAUSAL},mntp, these are"
-                f" {', '.join(names)}; leave it out"
-            )
-        return Directions(causal_share=float(CAUSAL in names), before=before)
-    share = 0.5 if causal_share is None else causal_share
-    if min(share, 1 - share) * global_batch < 1:
-        raise UsageError(
-            f"causal_share ({share}) of global_batch ({global_batch}) leaves steps without a sample of each kind; use"
-            f" global_batch {-int(-1 // min(share, 1 - share))} or more"
-        )
-    return Directions(causal_share=share, before=before)
-
-
-def shares(names: Sequence[str], directions: Directions) -> dict[str, float]:
-    """The weights of a mixture's objectives in the loss, so that each sample counts alike however many tokens it asks for."""
-    if directions.causal_share in (0.0, 1.0):
-        return {}
-    return {name: directions.causal_share if name == CAUSAL else 1 - directions.causal_share for name in names}
-
-
 def open_dataset(path: str, dynamic: bool, world: World) -> Data:
     """The dataset at `path`, its files compared with their hashes.
 
@@ -287,30 +255,6 @@ def _alarms(config: PretrainConfig, scoring: Scoring, heldout: HeldOut, model: M
         return entropy(counts) if scoring.names[0] == "mlm" and counts.sum() else None
 
     return Alarms(scoring.names[0], guessing, config.global_batch, pairs=len(scoring.names) > 1)
-
-
-def _thinning(config: PretrainConfig, info: DatasetInfo, begun: Position) -> Thinning | None:
-    """Which of the stored masks count.
-
-    Raises:
-        UsageError: the dataset's masks are no free choice of single tokens, or already as few.
-    """
-    if config.final_mask_rate is None:
-        return None
-    masks = info.masks or {}
-    rate = float(masks.get("rate") or 0.0)
-    if masks.get("rule") != "token" or not rate:
-        raise UsageError(
-            f"final_mask_rate is for datasets of masking token, whose masks are chosen one by one, and this one's is"
-            f" {masks.get('rule') or 'not known'}; leave it out, or make the dataset with masking token"
-        )
-    if config.final_mask_rate >= rate:
-        raise UsageError(
-            f"final_mask_rate ({config.final_mask_rate:g}) is not below the dataset's mask_rate ({rate:g}), from which it falls; use a"
-            " lower one, or make the dataset with a higher one"
-        )
-    pace = step_pace(config, begun)
-    return Thinning(last=config.final_mask_rate / rate, first=pace.first, steps=pace.span, seed=config.seed)
 
 
 def _computing(config: PretrainConfig, samples: int, length: int, rows: int) -> Work:

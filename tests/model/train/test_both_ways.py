@@ -22,7 +22,7 @@ from model.families.models import restore
 from model.families.presets import model_config
 from model.layers import unpadded
 from model.train.arithmetic import MASK_SHARE, activation_bytes, fitting_rows
-from model.train.setup import directions_of, shares
+from model.train.samples import directions_of, shares
 from model.use.generate import Generator
 from model.use.masks import Filler
 from model.use.scorer import Scorer
