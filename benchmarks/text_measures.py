@@ -29,7 +29,9 @@ _NUMBERED = re.compile(r"\{\{\s*(?:convert|cvt|val|formatnum\s*:|currency|as of)
 _END = re.compile(r"[.!?…][\"'”’)\]]*$")
 APPENDED = frozenset(
     """see also|references|external links|further reading|notes|bibliography|sources|footnotes|citations|notes and references|works cited|gallery|
-    discography|filmography|publications|selected bibliography|literature""".replace("\n", "").replace("    ", "").split("|")
+    discography|filmography|publications|selected bibliography|literature""".replace("\n", "")
+    .replace("    ", "")
+    .split("|")
 )  # sections that no program is blamed for leaving out
 _KEY = 24  # letters by which an item of a list is found again
 
@@ -130,7 +132,11 @@ def _lists(wikitext: str) -> list[list[str]]:
     text = re.sub(r"\{\|.*?\n\|\}", "", text, flags=re.DOTALL)
     lists = []
     for block in _LISTED.findall(html.unescape(text)):
-        items = [_letters(re.sub(r"<[^<>]*>", "", _LINK.sub(r"\1", line.lstrip("*#;: "))))[:_KEY] for line in block.split("\n") if line.strip()]
+        items = [
+            _letters(re.sub(r"<[^<>]*>", "", _LINK.sub(r"\1", line.lstrip("*#;: "))))[:_KEY]
+            for line in block.split("\n")
+            if line.strip()
+        ]
         keys = [item for item in items if len(item) == _KEY]
         if len(keys) > 1:
             lists.append(keys)

@@ -81,7 +81,7 @@ _PAGE = re.compile(r"<page>.*?</page>", re.DOTALL)
 
 def pages_of(dump: Path) -> dict[str, str]:
     """Title to wikitext; redirects left out."""
-    text = bz2.open(dump, "rt", encoding="utf-8").read()
+    text = bz2.decompress(dump.read_bytes()).decode("utf-8")
     found = {}
     for page in _PAGE.findall(text):
         title, body = re.search(r"<title>(.*?)</title>", page), re.search(r"<text[^>]*>(.*?)</text>", page, re.DOTALL)
@@ -95,7 +95,9 @@ def run(python: str, script: str, *arguments: str, checkout: str | None = None) 
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", **({"PYTHONPATH": checkout} if checkout else {})}
     with tempfile.TemporaryDirectory() as directory:
         out = str(Path(directory, "out.json"))
-        subprocess.run([python, "-c", script, out, *arguments], check=True, env=environment, cwd=checkout, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [python, "-c", script, out, *arguments], check=True, env=environment, cwd=checkout, stderr=subprocess.DEVNULL
+        )
         return json.loads(Path(out).read_text(encoding="utf-8"))
 
 
@@ -122,7 +124,11 @@ def report(found: Mapping[str, Faults]) -> str:
         rows.append(
             [name, str(one.pages), f"{millions:.2f}"]
             + [f"{count / millions:.1f}" for count in (one.markup, one.glued, one.holes)]
-            + [f"{one.half_lists} of {one.lists}", f"{one.lost_numbers} of {one.numbers}", f"{one.torn / max(1, one.sentences):.1%}"]
+            + [
+                f"{one.half_lists} of {one.lists}",
+                f"{one.lost_numbers} of {one.numbers}",
+                f"{one.torn / max(1, one.sentences):.1%}",
+            ]
         )
     return table(head, rows)
 
@@ -148,13 +154,22 @@ def labelled(pages: Mapping[str, str], extracted: Path) -> tuple[list[str], list
         for line in file.read_text(encoding="utf-8").split("\n"):
             for one in re.split(r"(?<=[a-z0-9]\.) (?=[A-Z])", line.strip())[1:-1] if line.count(". ") > 1 else ():
                 words = len(one.split())
-                if 1 < words <= 8 and len(one) < 58 and one.count(".") == 1 and one[-1] == "." and one[0].isupper() and not _ABBREVIATED.search(one):
+                if (
+                    1 < words <= 8
+                    and len(one) < 58
+                    and one.count(".") == 1
+                    and one[-1] == "."
+                    and one[0].isupper()
+                    and not _ABBREVIATED.search(one)
+                ):
                     sentences.add(one)
     return sorted(headings), sorted(sentences)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.text_scorecard", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.text_scorecard", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dumps", required=True, type=Path, help="directory of MediaWiki dumps, .xml.bz2")
     parser.add_argument("--before", help="an older checkout of this repository")
     parser.add_argument("--others", metavar="PYTHON", help="an interpreter that has the other programs")
@@ -186,9 +201,8 @@ def main(arguments: list[str] | None = None) -> None:
             for name, path in checkouts.items():
                 if path:
                     taken = run(sys.executable, HEADINGS, file.name, checkout=str(Path(path).resolve()))
-                    sys.stdout.write(
-                        f"{name}: of {len(headings):,} headings {taken[0]} are taken for sentences, of {len(sentences):,} short sentences {taken[1]} for headings\n"
-                    )
+                    told = f"{name}: of {len(headings):,} headings {taken[0]} are taken for sentences, "
+                    sys.stdout.write(f"{told}of {len(sentences):,} short sentences {taken[1]} for headings\n")
 
 
 if __name__ == "__main__":

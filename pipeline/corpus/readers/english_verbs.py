@@ -36,16 +36,25 @@ _AMBIGUOUS = frozenset(
     """.split()
 )
 _PERSONS = frozenset("he she they we".split())
-_SUBJECTS = frozenset("he's she's it's they're there's he’s she’s it’s he she it they we i you this that these those there who everyone everybody nobody none both all some many most".split())
-_DETERMINERS = frozenset("the a an his her its their our my your this that these those each every some many most all both no several few".split())
+_SUBJECTS = frozenset(
+    """
+    he she it they we i you this that these those there who everyone everybody nobody none both all some many most he's she's it's they're
+    there's he’s she’s it’s
+    """.split()
+)
+_DETERMINERS = frozenset(
+    "the a an his her its their our my your this that these those each every some many most all both no several few".split()
+)
 # After one of these stands a noun or a participle, and no finite verb.
 _NO_VERB_AFTER = (
-    frozenset("of and or for with to in on at by from into as the a an about between under over per than more most".split()) | _DETERMINERS
+    frozenset("of and or for with to in on at by from into as the a an about between under over per than more most".split())
+    | _DETERMINERS
 ) - frozenset("this that these those some many most all both".split())
 _AFTER_PAST = frozenset(
     """
-    the a an his her its their him it them himself herself itself to in at into from that this these those out up down off away back over on
-    upon against north south east west northwest northeast southwest southeast through across around until when after before because slightly sharply steadily rapidly
+    the a an his her its their him it them himself herself itself to in at into from that this these those out up down off away back over on upon
+    against north south east west northwest northeast southwest southeast through across around until when after before
+    because slightly sharply steadily rapidly
     """.split()
 )
 _AFTER_PRESENT = frozenset("the a an his her its their him it them himself herself itself that".split())
@@ -60,7 +69,7 @@ def has_finite_verb(text: str) -> bool:
     if len(words) > 1 and first in _SUBJECTS and ("'" in first or "’" in first):
         return True
     if len(words) > 1 and first in _SUBJECTS and words[1].islower() and words[1] not in _NO_VERB_AFTER:
-        return first not in _DETERMINERS or first in ("this", "that") and words[1] in _AUXILIARIES | _FINITE or _finite(words)
+        return first not in _DETERMINERS or (first in ("this", "that") and words[1] in _AUXILIARIES | _FINITE) or _finite(words)
     return _finite(words)
 
 
@@ -85,6 +94,11 @@ def _finite(words: list[str]) -> bool:
                 return True
             if following in _AFTER_PAST and not (place == 1 and before[-1] == "s"):  # but: States admitted to the Union
                 return True
-        elif len(word) > 3 and word[-1] == "s" and word[-2] not in "su" and (following in _AFTER_PRESENT or (led and place > 1 and following in _AFTER_PAST)):
+        elif (
+            len(word) > 3
+            and word[-1] == "s"
+            and word[-2] not in "su"
+            and (following in _AFTER_PRESENT or (led and place > 1 and following in _AFTER_PAST))
+        ):
             return True
     return False

@@ -24,7 +24,9 @@ _LONG = 120  # characters of text that needs no end of its own
 
 _FEWEST_STATED = 5  # words of a statement without an end mark
 _OPENS = re.compile(r"[\"'“‘«(\[]*[\dA-ZÀ-ÖØ-Þ]")
-_BREAKS_OFF = re.compile(r"(?:[,;:–—-]|\b(?:of|the|an?|and|or|to|in|by|with|for|as|from|at|on|is|are|was|were|include|includes|including|than))\s*\Z")
+_BREAKS_OFF = re.compile(
+    r"(?:[,;:–—-]|\b(?:of|the|an?|and|or|to|in|by|with|for|as|from|at|on|is|are|was|were|include|includes|including|than))\s*\Z"
+)
 
 
 def ends_as_sentence(text: str) -> bool:

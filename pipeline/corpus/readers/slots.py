@@ -73,7 +73,9 @@ def _bracket(match: re.Match[str]) -> str:
     content = _JOINS.sub(SLOT, match[2], count=1) if match[2].lstrip().startswith(SLOT) else match[2]
     pieces = _SEPARATOR.split(content)
     parts, marks = pieces[::2], ["", *pieces[1::2]]
-    kept = [place for place, part in enumerate(parts) if part.strip() and not (_ANY.search(part) and _EMPTY_PART.fullmatch(part))]
+    kept = [
+        place for place, part in enumerate(parts) if part.strip() and not (_ANY.search(part) and _EMPTY_PART.fullmatch(part))
+    ]
     if not kept:
         return SLOT
     text = "".join((marks[place] if number else "") + parts[place] for number, place in enumerate(kept))
@@ -84,4 +86,10 @@ def _bracket(match: re.Match[str]) -> str:
 
 def _one_space(match: re.Match[str]) -> str:
     text = match.string
-    return " " if match[1] or match[2] or (text[match.start() - 1 : match.start()].isalpha() and text[match.end() : match.end() + 1].isalpha()) else ""
+    return (
+        " "
+        if match[1]
+        or match[2]
+        or (text[match.start() - 1 : match.start()].isalpha() and text[match.end() : match.end() + 1].isalpha())
+        else ""
+    )

@@ -31,8 +31,12 @@ _LEADS_ON = re.compile(
 )
 _LONGEST_ABBREVIATION = 20  # characters, with the blanks after it
 _CONTINUES = re.compile(r"[\d(\[a-z#§]")
-_RUNS_ON = re.compile(r"(?:[?!][\"'”’)]*|(?<!\w)(?:\d{1,3}|\w)\.)\s*$")  # a title's mark, an initial, a number: small letters go on
-_TITLE_GOES_ON = re.compile(r"\([^()]{1,60}\)(?:,? [a-z]|[,;:]|\.?$)")  # what a bracket behind a title's own end mark says, and its sentence
+_RUNS_ON = re.compile(
+    r"(?:[?!][\"'”’)]*|(?<!\w)(?:\d{1,3}|\w)\.)\s*$"
+)  # a title's mark, an initial, a number: small letters go on
+_TITLE_GOES_ON = re.compile(
+    r"\([^()]{1,60}\)(?:,? [a-z]|[,;:]|\.?$)"
+)  # what a bracket behind a title's own end mark says, and its sentence
 _ENUMERATOR = re.compile(r"\s*\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]+\s*")  # of a list's item; its text follows
 
 WINDOW = 10_000  # characters given to sentencex at once, whose time grows with the square of the sentences in them
@@ -156,7 +160,12 @@ def _is_border(text: str, begin: int, position: int, piece: str, rules: _Rules |
         return last in _ENDS_UNSPACED
     if position - begin <= 8 and _ENUMERATOR.fullmatch(text, begin, position):
         return False
-    if rules is None and piece[0].islower() and _RUNS_ON.search(text, max(begin, position - 12), position) and not text.islower():
+    if (
+        rules is None
+        and piece[0].islower()
+        and _RUNS_ON.search(text, max(begin, position - 12), position)
+        and not text.islower()
+    ):
         return False
     if piece[0] == "(" and _TITLE_GOES_ON.match(text, position):  # Who's Afraid? (film) is
         return False

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (wikitext stands as it is)
 """`--explain` on pages of wikitext: what becomes of each kind of markup that once spoiled a sentence, through the whole chain of steps."""
 
 from __future__ import annotations
@@ -56,7 +55,9 @@ PAGES = {
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory):
     path = tmp_path_factory.mktemp("explain") / "dump.xml"
-    pages = "".join(page(title, html.escape(wikitext), number=number) for number, (title, (wikitext, *_)) in enumerate(PAGES.items()))
+    pages = "".join(
+        page(title, html.escape(wikitext), number=number) for number, (title, (wikitext, *_)) in enumerate(PAGES.items())
+    )
     path.write_text(f'<mediawiki xml:lang="en"><siteinfo><dbname>enwiki</dbname></siteinfo>{pages}</mediawiki>')
     return path
 
@@ -87,8 +88,12 @@ def test_the_dumps_language_wins(tmp_path):
 )
 def test_a_dump_without_running_text_is_refused(tmp_path, site):
     path = tmp_path / "dump.xml"
-    path.write_text(f'<mediawiki xml:lang="en"><siteinfo>{site}</siteinfo>{page("Mill", "It is a mill that runs.")}</mediawiki>')
-    with pytest.raises(DataError, match=r"is a dump of Wiki(tionary|quote) .*; take a dump of Wikipedia, or set corpus\.other_wikis"):
+    path.write_text(
+        f'<mediawiki xml:lang="en"><siteinfo>{site}</siteinfo>{page("Mill", "It is a mill that runs.")}</mediawiki>'
+    )
+    with pytest.raises(
+        DataError, match=r"is a dump of Wik(tionary|iquote) .*; take a dump of Wikipedia, or set corpus\.other_wikis"
+    ):
         explain(config(path), "Mill")
     assert explain(config(path, other_wikis="read"), "Mill").sentences == ["It is a mill that runs."]
 

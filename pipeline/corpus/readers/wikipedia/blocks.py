@@ -47,7 +47,11 @@ def settle(line: str) -> str:
     """The line without the unknown templates that stand beside its sentences; those inside are holes."""
     line = _BEHIND.sub(_behind, line)
     ahead = _AHEAD.match(line)
-    if ahead and not line[ahead.end() : ahead.end() + 1].islower() and line[ahead.end() : ahead.end() + 1] not in tuple(",;:.)"):
+    if (
+        ahead
+        and not line[ahead.end() : ahead.end() + 1].islower()
+        and line[ahead.end() : ahead.end() + 1] not in tuple(",;:.)")
+    ):
         line = line[ahead.end() :]
     return line
 

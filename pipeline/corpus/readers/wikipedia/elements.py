@@ -54,7 +54,7 @@ def drop_elements(text: str, formulas: Formulas = "drop") -> str:
             pieces.append(HOLE_TEMPLATE)
         elif match.start() and text[match.start() - 1] in BEFORE_SLOT:
             pieces.append(SLOT)
-        elif text[end : end + 1].isupper() and text[match.start() - 1] in ".!?\"":
+        elif text[end : end + 1].isupper() and text[match.start() - 1] in '.!?"':
             pieces.append(" ")  # a reference was all that stood between two sentences
         position = end
     pieces.append(text[position:])

@@ -53,7 +53,11 @@ def _harvard(arguments: Arguments, named: Named) -> tuple[str, str]:
     authors, year = arguments[:-1], arguments[-1]
     if not authors:
         return year, ""
-    names = ", ".join(authors[:-1]) + (" & " if len(authors) > 1 else "") + authors[-1] if len(authors) < 4 else f"{authors[0]} et al."
+    names = (
+        ", ".join(authors[:-1]) + (" & " if len(authors) > 1 else "") + authors[-1]
+        if len(authors) < 4
+        else f"{authors[0]} et al."
+    )
     return names, year
 
 
@@ -155,7 +159,22 @@ RULES: dict[str, Rule] = {
     **LOCAL_RULES,
     **NUMBER_RULES,
     **dict.fromkeys((name.replace("_", " ") for name in _FIRST.split()), FIRST),
-    **dict.fromkeys(["lang", "hebrew word", "wikt-lang", "colored", "fontcolor", "wiktionary inline", "sort", "native name", "native phrase", "raise", "lower"], SECOND),
+    **dict.fromkeys(
+        [
+            "lang",
+            "hebrew word",
+            "wikt-lang",
+            "colored",
+            "fontcolor",
+            "wiktionary inline",
+            "sort",
+            "native name",
+            "native phrase",
+            "raise",
+            "lower",
+        ],
+        SECOND,
+    ),
     **dict.fromkeys(["transl", "transliteration", "rtl-lang", "tlit"], _last),
     **dict.fromkeys(["quote", "quotation", "cquote", "blockquote", "bquote", "quote box2", "centered pull quote"], _quotation),
     **dict.fromkeys(["circa", "c.", "ca."], _around("c. ")),
@@ -175,18 +194,26 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(["music"], _music),
     **dict.fromkeys(["née", "nee"], _around("née ")),
     **dict.fromkeys(["né", "ne"], _around("né ")),
-    **{name.lower(): _ticker(name) for name in "NYSE NASDAQ LSE TSE TSX AMEX BSE NSE SEHK HKEX SGX ASX JSE BMV SIX KRX".split()},
+    **{
+        name.lower(): _ticker(name) for name in "NYSE NASDAQ LSE TSE TSX AMEX BSE NSE SEHK HKEX SGX ASX JSE BMV SIX KRX".split()
+    },
     **dict.fromkeys(["nyse was", "nasdaq was"], _ticker("formerly")),
     **dict.fromkeys(["us patent", "uspatent"], _around("U.S. Patent ")),
-    **{name: _constant(sign) for name, sign in (("carbon", "C"), ("hydrogen", "H"), ("oxygen", "O"), ("eqm", " ⇌ "), ("sup2", "²"), ("x", "×"))},
+    **{
+        name: _constant(sign)
+        for name, sign in (("carbon", "C"), ("hydrogen", "H"), ("oxygen", "O"), ("eqm", " ⇌ "), ("sup2", "²"), ("x", "×"))
+    },
     **dict.fromkeys(["hlist", "unbulleted list", "flatlist", "cslist", "comma separated entries"], _joined(", ")),
-    **dict.fromkeys(["dash", "snd", "snds", "spnd", "sndash", "ndash", "spaced ndash", "spaced en dash", "spaced endash", "en dash space"], DASH),
+    **dict.fromkeys(
+        ["dash", "snd", "snds", "spnd", "sndash", "ndash", "spaced ndash", "spaced en dash", "spaced endash", "en dash space"],
+        DASH,
+    ),
     **dict.fromkeys(["mdash", "em dash", "emdash", "mdashb", "—", "emd", "long dash", "x-mdash"], _constant("—")),
     **dict.fromkeys(["endash", "en dash", "ndashb", "nbndash", "–"], _constant("–")),
     **dict.fromkeys(["spaced em dash", "spaced emdash", "smdash", "spcd mdash"], _constant(" — ")),
     **dict.fromkeys(["' \"", "' ”"], _constant("'\"")),
     **dict.fromkeys(["\" '", "“ '"], _constant("\"'")),
-    **dict.fromkeys(["-\"", "-'"], _constant("")),
+    **dict.fromkeys(['-"', "-'"], _constant("")),
     **dict.fromkeys(["'", "apostrophe", "`"], QUOTE),
     **dict.fromkeys(
         ["nbsp", "space", "spaces", "thinsp", "thin space", "·", "dot", "dot separator", "middot", "•", "bull", "clear"],
@@ -225,7 +252,7 @@ def render(content: str, language: str = "en") -> str:
     """
     name, *rest = content.split("|")
     name = name.strip().lower().replace("_", " ")
-    name, colon, first = name.partition(":") if not name.startswith(("h:", "#")) else (name, "", "")
+    name, colon, _ = name.partition(":") if not name.startswith(("h:", "#")) else (name, "", "")
     if colon:  # a parser function such as formatnum:12
         rest.insert(0, content.partition(":")[2].partition("|")[0])
     rule = RULES.get(name)
@@ -248,9 +275,9 @@ def render(content: str, language: str = "en") -> str:
             named[key.strip().lower()] = value.strip()
         else:
             arguments.append(part.strip())
-    for number in range(1, 4):  # `1=` names a positional argument, for values that hold an equals sign
-        if str(number) in named and len(arguments) == number - 1:
-            arguments.append(named[str(number)])
+    for place in range(1, 4):  # `1=` names a positional argument, for values that hold an equals sign
+        if str(place) in named and len(arguments) == place - 1:
+            arguments.append(named[str(place)])
     return rule(arguments, named) or SLOT
 
 

@@ -30,7 +30,14 @@ _UNITS = {
     "au": "AU", "w/m2": "W/m²", "kg/m3": "kg/m³", "g/cm3": "g/cm³",
 }  # fmt: skip
 _POWERS = {3: "thousand", 6: "million", 9: "billion", 12: "trillion"}
-_SEQUENCES = {"mi": ("yd", "ch", "ft", "furlong"), "yd": ("ft", "in"), "ft": ("in",), "st": ("lb",), "lb": ("oz",), "hand": ("in",)}  # 5 ft 8 in
+_SEQUENCES = {
+    "mi": ("yd", "ch", "ft", "furlong"),
+    "yd": ("ft", "in"),
+    "ft": ("in",),
+    "st": ("lb",),
+    "lb": ("oz",),
+    "hand": ("in",),
+}  # 5 ft 8 in
 _SEPARATORS = {
     **dict.fromkeys("de es it pt nl id tr da el ca ro sl hr sr vi".split(), "."),
     **dict.fromkeys("fr ru uk pl cs sk sv fi no nb nn hu bg et lv lt".split(), " "),
@@ -113,7 +120,12 @@ def _month(text: str) -> str:
 def date(arguments: Arguments, named: Named) -> str:
     """Year, month, day: `5 May 2016`; what is no such list is left as it stands."""
     parts = [argument for argument in arguments[:3] if argument]
-    if not parts or not parts[0].isdigit() or (len(parts) > 1 and not _month(parts[1])) or (len(parts) > 2 and not parts[2].isdigit()):
+    if (
+        not parts
+        or not parts[0].isdigit()
+        or (len(parts) > 1 and not _month(parts[1]))
+        or (len(parts) > 2 and not parts[2].isdigit())
+    ):
         return " ".join(parts)
     if len(parts) == 1:
         return parts[0]
@@ -125,7 +137,10 @@ def date(arguments: Arguments, named: Named) -> str:
 
 def as_of(arguments: Arguments, named: Named) -> str:
     """`{{as of|2012|June}}` says `As of June 2012`."""
-    text = named.get("alt") or f"{'Since' if named.get('since') else 'As of'} {date(arguments, {'mf': '', **named})}{named.get('post', '')}"
+    text = (
+        named.get("alt")
+        or f"{'Since' if named.get('since') else 'As of'} {date(arguments, {'mf': '', **named})}{named.get('post', '')}"
+    )
     lower = named.get("lc") or named.get("lc_text")
     return text[0].lower() + text[1:] if lower and lower.lower() not in ("n", "no", "off") else text
 
@@ -160,8 +175,17 @@ def _ordinal(arguments: Arguments, named: Named) -> str:
 def _money(symbol: str) -> Rule:
     def rule(arguments: Arguments, named: Named) -> str:
         amount = spelled(arguments[0]) if arguments else ""
-        scale = {"m": " million", "mn": " million", "million": " million", "b": " billion", "bn": " billion", "billion": " billion"}
-        return f"{symbol}{amount}{scale.get(arguments[1].lower(), '') if len(arguments) > 1 else ''}" if amount else symbol.strip()
+        scale = {
+            "m": " million",
+            "mn": " million",
+            "million": " million",
+            "b": " billion",
+            "bn": " billion",
+            "billion": " billion",
+        }
+        return (
+            f"{symbol}{amount}{scale.get(arguments[1].lower(), '') if len(arguments) > 1 else ''}" if amount else symbol.strip()
+        )
 
     return rule
 

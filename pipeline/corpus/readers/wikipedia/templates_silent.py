@@ -18,7 +18,7 @@ _NAMES = frozenset(
     unreliable_source? verify_credibility verify_source verification_needed not_in_source not_in_citation_given failed_verification nowrap_begin
     nowrap_end nowrap/end nobreak_begin nobreak_end wrap wbr zwsp shy - !nb break br main see_also further about for redirect other_uses hatnote
     -- end div_col_end colend clr use_dmy_dates use_mdy_dates use_british_english italic_title lowercase displaytitle short_description
-    good_article featured_article pp pp-protected pp-move-indef pp-semi-indef increase decrease steady profit loss gain nomention 
+    good_article featured_article pp pp-protected pp-move-indef pp-semi-indef increase decrease steady profit loss gain nomention
     note_label ref_label note notetag kia pow wia dow extinct inote harvid sfnref attribution_needed pd-notice self-published_inline cita snf lower
     nec citec citneeded fv disputed ambiguous jargon contradict contradict-inline disambiguation_needed dn page_needed need_quotation_to_verify
     self-reference selfref navbar v_d_e tnavbar portal portal-inline commons-inline commonscat-inline wikisource-inline wiktionary_pipe listen
@@ -27,7 +27,7 @@ _NAMES = frozenset(
 )
 _BEGINNINGS = re.compile(
     r"(?:cite|citation|vcite|sfn|harv(?!txt|nb|coltxt)|efn|refn|notelist|reflist|refbegin|refend|ref |infobox|taxobox|navbox|pp-|use |"
-    r"main(?:$| )|see also|authority|#tag:ref|flagicon|flagdeco|subst:|defaultsort|displaytitle|#invoke:check|webarchive|refimprove|inflation[-/]fn|audio[- ]icon)"
+    r"main(?:$| )|see also|authority|#tag:ref|flagicon|flagdeco|subst:|defaultsort|displaytitle|webarchive|refimprove|inflation[-/]fn|audio[- ]icon)"
 )
 _ENDINGS = re.compile(
     r".* (?:needed|inline|icon|source\??|span|required|begin|end|stub|box)|.*(?:-inline|-stub|\?)|.*(?:verification|verify|citation|footnote|disputed).*"

@@ -17,8 +17,8 @@ import orjson
 from pipeline.corpus.document import HOLE, HOLE_TEMPLATE, Document
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.readers.base import FileReader, Slice, Tally
-from pipeline.corpus.readers.lines import read_lines
 from pipeline.corpus.readers.english_verbs import has_finite_verb
+from pipeline.corpus.readers.lines import read_lines
 from pipeline.corpus.readers.prose import reads_as_prose, reads_as_statement
 from pipeline.corpus.readers.slots import SLOT, mend
 from pipeline.corpus.readers.unpack import as_utf8, open_source
@@ -36,7 +36,10 @@ _DISAMBIGUATION = re.compile(
     r"\b(?:may|can) (?:also |either )?(?:refer to|mean)(?: any of)?(?: the following)?:\s*$", re.MULTILINE
 )
 # What is left where a template went.
-_SMALL_WORDS = "of|at|by|in|on|to|from|for|with|and|or|the|an?|is|are|was|were|as|between|about|around|near|over|than|approximately|circa|since|until|into|through"
+_SMALL_WORDS = (
+    "of|at|by|in|on|to|from|for|with|and|or|the|an?|is|are|was|were|as|between|about|around|near|over|than|approximately|circa|since|until|"
+    "into|through"
+)
 _EMPTY_BRACKETS = re.compile(rf"(\b(?:{_SMALL_WORDS}) )?([(\[])\s*([)\]])", re.IGNORECASE)
 _AFTER_OPENING = re.compile(r"([(\[])\s*(?=[,;:])")
 _BEFORE_CLOSING = re.compile(r"([,;:])\s*(?=[)\]])")
@@ -49,7 +52,10 @@ _STRANDED_AFTER_OTHER = re.compile(r"(?<=\S) (?=[.,;](?:\s|$)(?! ?\.))")
 _TORN = re.compile(
     r"\b(?:(?:from) (?=to |and )|(?:between|at|the|an|approximately) (?=and )|(?:the|an?) (?=or |is |was |were |has |had |of )|by (?=, |and , ))"
 )
-_MENDABLE = re.compile(r"[(\[]\s*[)\],;:\s]|[,;:\s][)\]]|\s[.,;]|[,;:]\s+[,;]|[\"“«]\s?[\"”»]|\b(?:from to|(?:from|between|at|the|an|approximately) and|(?:the|an?) (?:or|is|was|were|has|had|of)) ")
+_MENDABLE = re.compile(
+    r"[(\[]\s*[)\],;:\s]|[,;:\s][)\]]|\s[.,;]|[,;:]\s+[,;]|[\"“«]\s?[\"”»]|"
+    r"\b(?:from to|by ,|(?:from|between|at|the|an|approximately) and|(?:the|an?) (?:or|is|was|were|has|had|of)) "
+)
 _MOST_HEADING_WORDS = 8
 
 

@@ -276,10 +276,9 @@ def _close(stack: list[_Frame], resolve: Callable[[str], str], following: str) -
     """Resolve the innermost bracket; `following` is the character behind it."""
     found = resolve("".join(stack.pop().pieces))
     pieces = stack[-1].pieces
-    if found == SLOT and pieces and pieces[-1][-1:] not in BEFORE_SLOT:
-        if not (following.isalpha() and pieces[-1][-1:].isalpha()):
-            return  # behind a word nothing is left over
-    pieces.append(found)
+    before = pieces[-1][-1:] if pieces else ""
+    if found != SLOT or not before or before in BEFORE_SLOT or (before.isalpha() and following.isalpha()):
+        pieces.append(found)  # and behind a word nothing is left over
 
 
 def _abandon(stack: list[_Frame]) -> None:

@@ -16,12 +16,18 @@ def sentences(wikitext, markup=MARKUP):
     return split(markup.extract(wikitext).paragraphs).texts
 
 
-CLAUSES = "It grew. There were three causes:\n* the fall of the [[dollar]];\n* the rise of prices; and\n* bad harvests.\nIt ended."
+CLAUSES = (
+    "It grew. There were three causes:\n* the fall of the [[dollar]];\n* the rise of prices; and\n* bad harvests.\nIt ended."
+)
 NAMES = "It grew. Its members were:\n* [[Ann Roe]]\n* [[John Doe]], a poet\n* He was the last of them to join.\nIt ended."
-SENTENCES = "It grew.\n* The first of them was built of stone.\n** It was rebuilt in brick.\n* The second one fell down.\nIt ended."
+SENTENCES = (
+    "It grew.\n* The first of them was built of stone.\n** It was rebuilt in brick.\n* The second one fell down.\nIt ended."
+)
 FORMULA = "It grew. The area of it is\n:<math>\\frac{a}{b}</math>\nwhere a is the length of it. It is small."
 TABLE = "It grew. The results were:\n{|\n! a !! b\n|-\n| 1 || 2\n|}\nIt ended."
-TERMS = "It grew.\n; Walls : These are the parts that carry the roof.\n; Roof\n: This is the part that keeps rain out.\nIt ended."
+TERMS = (
+    "It grew.\n; Walls : These are the parts that carry the roof.\n; Roof\n: This is the part that keeps rain out.\nIt ended."
+)
 QUOTED = "He wrote in a letter:\n: I have seen the sea, and it is not as I thought.\nIt ended."
 POEM = "The first lines read:\n: Sing, goddess, of the anger,\n: of Achilles\nIt ended."
 
@@ -57,12 +63,16 @@ def test_what_goes_is_counted():
     assert [A_HOLE.sub("…", text) for text in found.paragraphs] == ["It grew. Its members were: …", "It ended."]
 
 
-@pytest.mark.parametrize("text", ["It was a library for .NET", "It was the record no. 35", "He wrote it in vol. 3", "One, two and three,"])
+@pytest.mark.parametrize(
+    "text", ["It was a library for .NET", "It was the record no. 35", "He wrote it in vol. 3", "One, two and three,"]
+)
 def test_a_mark_inside_the_last_word_ends_nothing(text):
     assert not ends_as_sentence(text)
 
 
-@pytest.mark.parametrize("text", ["He left.", 'He said "I do."', "Er sagte: „So ist es.“", "It was so.) ", "それは本である。」"])
+@pytest.mark.parametrize(
+    "text", ["He left.", 'He said "I do."', "Er sagte: „So ist es.“", "It was so.) ", "それは本である。」"]
+)
 def test_ends(text):
     assert ends_as_sentence(text)
 
@@ -81,7 +91,11 @@ def test_a_bracket_behind_a_title_begins_no_sentence(paragraph, expected):
 
 @pytest.mark.parametrize(
     "text",
-    ["Eden is a town in the north of the county", "The river flows into the sea at Eden", "In 1990 the mill was taken down by its owner"],
+    [
+        "Eden is a town in the north of the county",
+        "The river flows into the sea at Eden",
+        "In 1990 the mill was taken down by its owner",
+    ],
 )
 def test_a_sentence_without_a_full_stop_is_kept(text):
     assert reads_as_statement(text)

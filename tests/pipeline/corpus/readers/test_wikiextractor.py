@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pipeline.core.errors import DataError
-from pipeline.corpus.document import HOLE
+from pipeline.corpus.document import HOLE, HOLE_TEMPLATE
 from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.wikipedia.wikiextractor import is_heading, reader
 from tests.pipeline.corpus.reading import options_of
@@ -98,3 +98,34 @@ def test_headings(line):
 )
 def test_sentences_are_no_headings(line):
     assert not is_heading(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("The lake reaches a depth of .", f"The lake reaches a depth of {HOLE_TEMPLATE}."),
+        ("He played between the and seasons of it.", f"He played between the {HOLE_TEMPLATE} and seasons of it."),
+        ("It runs from to the sea here.", f"It runs from {HOLE_TEMPLATE} to the sea here."),
+        ("It is sold (£ as of ) and used.", "It is sold and used."),
+        ("It was founded in 1929 .", "It was founded in 1929."),
+        ("The mound (or, more precisely, hill) lies here.", "The mound (or, more precisely, hill) lies here."),
+        ("Bezd (; also known as Bezg) is a village.", "Bezd (also known as Bezg) is a village."),
+        ("Obnora () is a river in the north.", "Obnora is a river in the north."),
+        ('Said (; , ""; born 1935) was a man.', "Said (born 1935) was a man."),
+    ],
+)
+def test_what_a_template_left_is_seen(tmp_path, line, expected):
+    documents, _ = read(tmp_path, f'<doc id="1" url="x" title="T">\nT\n\n{line}\n\n</doc>\n')
+    assert documents[0].paragraphs == (expected,)
+
+
+@pytest.mark.parametrize(
+    "line", ["The village flourished.", "Rome fell in 476.", "It's the seat of a diocese.", "In 1998, he joined Lotus."]
+)
+def test_short_sentences_have_a_verb(line):
+    assert not is_heading(line)
+
+
+@pytest.mark.parametrize("line", ["Works cited.", "Selected works.", "U.S. citizenship.", "Towns of the county."])
+def test_headings_have_none(line):
+    assert is_heading(line)
