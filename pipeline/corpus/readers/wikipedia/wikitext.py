@@ -41,7 +41,8 @@ _INTERWIKI = frozenset("w wikt wiktionary s wikisource q wikiquote b commons c d
 
 _EXTERNAL = re.compile(r"\[(?:(?:https?|ftp|irc|news):)?//([^\]\n]{0,2000})\]|\[mailto:([^\]\n]{0,2000})\]")
 _URL = re.compile(r"(?:https?|ftp)://[^\s<>\]|]*")
-_BLOCK_TAG = re.compile(
+_BLOCK_POWER = re.compile(r"([\w)])<sup>([−–+-]?\d{1,3})</sup>")
+_TAG = re.compile(
     r"</?(?:p|div|blockquote|center|poem|ul|ol|li|dl|dd|dt|h[1-6]|hr|onlyinclude|noinclude)\b[^<>]*>", re.IGNORECASE
 )
 _BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
@@ -121,6 +122,8 @@ class Markup:
         text = _URL.sub("", _BREAK.sub(" ", text))
         if "<code" in text or "<tt" in text or "<kbd" in text or "<samp" in text:
             text = _CODE.sub(lambda match: _TAG_NAME.sub(_unknown_tag, match[2]), text)
+        if "<sup" in text:
+            text = _POWER.sub(_power, text)
         text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
         if "-{" in text:
             text = _VARIANTS.sub(_variant, text)
@@ -290,6 +293,13 @@ def _abandon(stack: list[_Frame]) -> None:
     else:
         content = content.rpartition("|")[2] if "\n" not in content else content
     stack[-1].pieces.append(content)
+
+
+def _power(match: re.Match[str]) -> str:
+    """`10<sup>−7</sup>` is 10^−7, `km<sup>2</sup>` km²; elsewhere (isotopes, ions, notes) figures stay as they stand."""
+    if match[1].isdigit() or match[1] == ")":
+        return f"{match[1]}^{match[2]}"
+    return match[1] + {"2": "²", "3": "³"}.get(match[2], match[2])
 
 
 def _unknown_tag(match: re.Match[str]) -> str:

@@ -40,6 +40,7 @@ def one(text, markup=MARKUP):
         ("the <code>#include <stdio.h> <b>x</b></code> of C", "the #include <stdio.h> x of C"),
         ("{{coord|30|12|N|74|7|W|name=x}} and{{coord|1|N|2|E|display=title}}", "30°12′N 74°7′W and"),
         ("on {{RailGauge|1435mm}} track at {{pop density|1000|100|km2|sqmi}}", "on 1,435 mm track at 10/km²"),
+        ("2 × 10<sup>−7</sup> N, 5 km<sup>2</sup> and the 2<sup>nd</sup>", "2 × 10^−7 N, 5 km² and the 2nd"),
         ("press {{keypress|Ctrl|C}} in A{{Music|flat}}", "press Ctrl+C in A♭"),
     ],
 )  # fmt: skip
