@@ -72,8 +72,13 @@ class RelativePositions(nn.Module):
 
         Returns:
             Their embeddings, float [K, D]; and of the distances 1 - R to R - 1 the number of each one's, int64 [2 R - 1].
+
+        Raises:
+            ValueError: sequences are longer than they were said to be.
         """
         middle = len(self._rows) // 2
+        if reach > middle + 1:
+            raise ValueError(f"a row of {reach} tokens is longer than max_position_embeddings ({middle + 1}); cut it")
         first, last = self._rows[middle + 1 - reach], self._rows[middle + reach - 1]
         embedded = self.norm(self.table(torch.arange(first, last + 1, device=self.rows.device)))
         return embedded, self.rows[middle + 1 - reach : middle + reach] - first

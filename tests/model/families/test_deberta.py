@@ -131,6 +131,13 @@ def test_a_student_takes_the_layers_of_a_teacher_without_absolute_positions() ->
     assert "encoder.embeddings.position.weight" not in taken
 
 
+def test_rows_that_are_too_long_are_refused() -> None:
+    model, batch = tiny_model(family="deberta", max_position_embeddings=12), tiny_batch(length=12)
+    model(batch)
+    with pytest.raises(ValueError, match=r"a row of 13 tokens is longer than max_position_embeddings \(12\)"):
+        model(tiny_batch(length=13))
+
+
 def test_heads_and_objectives_follow_from_how_it_is_pretrained() -> None:
     plain, decoder, replaced = (
         tiny_config(family="deberta", **changes) for changes in ({}, {"enhanced_mask_decoder": True}, {"pretraining": "rtd"})
