@@ -41,8 +41,8 @@ _INTERWIKI = frozenset("w wikt wiktionary s wikisource q wikiquote b commons c d
 
 _EXTERNAL = re.compile(r"\[(?:(?:https?|ftp|irc|news):)?//([^\]\n]{0,2000})\]|\[mailto:([^\]\n]{0,2000})\]")
 _URL = re.compile(r"(?:https?|ftp)://[^\s<>\]|]*")
-_BLOCK_POWER = re.compile(r"([\w)])<sup>([−–+-]?\d{1,3})</sup>")
-_TAG = re.compile(
+_POWER = re.compile(r"([\w)])<sup>([−–+-]?\d{1,3})</sup>")
+_BLOCK_TAG = re.compile(
     r"</?(?:p|div|blockquote|center|poem|ul|ol|li|dl|dd|dt|h[1-6]|hr|onlyinclude|noinclude)\b[^<>]*>", re.IGNORECASE
 )
 _BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
