@@ -86,5 +86,7 @@ def test_what_does_not_fit_together_is_refused(wanted: str, zero: int | None, se
 @pytest.mark.parametrize("asked", [{"zero": 2}, {"wanted": "deepspeed"}, {"wanted": "deepspeed", "zero": 3, "processes": 1}])
 def test_whole_matrices_and_zero_exclude_each_other(asked: dict[str, Any]) -> None:
     values = {"wanted": "auto", "zero": None, "processes": 2, "parameters": 1000, "memory": None, **asked}
-    with pytest.raises(UsageError, match=r"optimizer \(muon\) needs whole matrices, and ZeRO \d cuts them; use --engine torch"):
+    with pytest.raises(
+        UsageError, match=r"optimizer \(muon\) needs whole matrices, and ZeRO \d cuts them; use --engine torch without --zero"
+    ):
         choose(**values, whole="muon")
