@@ -16,8 +16,8 @@ FAST = [
     *cases(["bert"], ["fp32"], [2]),
     *cases(["albert"], ["bf16"], [2]),
     *cases(["electra"], ["bf16"], [1]),
-    *cases(["bert"], ["fp32"], [2], ["lamb", "muon"]),
-    *cases(["modern"], ["bf16"], [1], ["muon"]),
+    *(Case("bert", "deepspeed", zero, "fp32", 2, "lamb") for zero in (2, 3)),
+    *cases(["bert"], ["fp32"], [2], ["muon"]),
     Case("modern", "deepspeed", 2, "bf16", 1, "stable-adamw"),
 ]
 ALL = [case for case in cases(sorted(FAMILIES), optimizers=tuple(OPTIMIZERS)) if case not in FAST]
