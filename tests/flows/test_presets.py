@@ -117,7 +117,7 @@ def test_roberta_albert_and_electra_have_their_papers_numbers() -> None:
     ]
     assert values(roberta["vocab"], "kind", "size") == ["bpe", 50265]
     assert values(roberta["dataset"], "pairing", "length", "copies") == ["full", 512, 1]
-    assert values(albert["pretrain"], *said) == [125_000, 4096, 5e-4, 3125]
+    assert values(albert["pretrain"], *said, "optimizer") == [125_000, 4096, 1.76e-3, 3125, "lamb"]
     assert values(albert["dataset"], "pairing", "masking", "length") == ["sop", "n-gram", 512]
     assert albert["pretrain"].config.model.family == "albert"  # type: ignore[attr-defined]
     assert values(electra["pretrain"], *said) == [1_000_000, 128, 5e-4, 10_000]
@@ -134,6 +134,10 @@ def test_modernbert_goes_through_three_phases_of_as_many_tokens_a_step() -> None
         ["constant", 3e-4],
         ["sqrt", 3e-4],
     ]
+    for node in phases:
+        optimizer, rate, decay, clip = values(node, "optimizer", "learning_rate", "weight_decay", "clip")
+        assert (optimizer, clip) == ("stable-adamw", 0)
+        assert rate * decay == pytest.approx(1e-5, rel=1e-2)  # of the weights a step, at the peak
     lengths = {name: nodes[name].config.length for name in ("dataset", "dataset@8192")}  # type: ignore[attr-defined]
     assert lengths == {"dataset": 1024, "dataset@8192": 8192}
     assert len({node.config.global_batch * lengths[inputs(node)["dataset"]] for node in phases}) == 1  # type: ignore[attr-defined]

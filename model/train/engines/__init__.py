@@ -49,7 +49,9 @@ def choose(
     """
     found = _choose(wanted, zero, processes, parameters, memory if whole is None else None)
     if found.zero and whole is not None:
-        raise UsageError(f"optimizer ({whole}) needs whole matrices, and ZeRO {found.zero} cuts them; use --engine torch")
+        raise UsageError(
+            f"optimizer ({whole}) needs whole matrices, and ZeRO {found.zero} cuts them; use --engine torch without --zero"
+        )
     return found
 
 
