@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from model import checkpoint
-from model.use.merge_stage import MergeConfig
 from pipeline.core import checkpoints, storage
 from pipeline.core.errors import UsageError
 from pipeline.core.stage import Build, Outcome
@@ -17,8 +16,13 @@ CHECKPOINT = "checkpoint"
 LAST = 3  # checkpoints, where nothing is said
 
 
-def run(config: MergeConfig, build: Build) -> Outcome:
+def run(build: Build, last: int | None, steps: Sequence[int], decay: float) -> Outcome:
     """Write the mean of the checkpoints as one more.
+
+    Args:
+        last: the newest so many; None: `LAST`.
+        steps: instead of these, those after such steps.
+        decay: what each one counts, of the next.
 
     Returns:
         summary: `checkpoint`; `merged`, the steps; `weights`, what each counts; `parameters`.
@@ -28,11 +32,11 @@ def run(config: MergeConfig, build: Build) -> Outcome:
         DataError: one of them is damaged.
     """
     with contextlib.ExitStack() as hold:
-        chosen = choose(build.inputs["checkpoint"], config)
+        chosen = choose(build.inputs["checkpoint"], last or LAST, steps)
         for path in chosen:
             hold.enter_context(checkpoints.held(path))
             checkpoint.verify(path, training=False)
-        weights = shares(len(chosen), config.decay)
+        weights = shares(len(chosen), decay)
         newest = checkpoint.described(chosen[-1])
         state = mean([storage.join(path, checkpoint.WEIGHTS) for path in chosen], weights)
         checkpoint.save_weights(
@@ -56,7 +60,7 @@ def run(config: MergeConfig, build: Build) -> Outcome:
     )
 
 
-def choose(path: str, config: MergeConfig) -> list[str]:
+def choose(path: str, last: int, steps: Sequence[int]) -> list[str]:
     """The checkpoint directories of the training at `path` that are to be merged, oldest first.
 
     Raises:
@@ -65,12 +69,11 @@ def choose(path: str, config: MergeConfig) -> list[str]:
     kept = {checkpoints.step_of(directory): directory for directory in checkpoints.complete_steps(path)}
     there = f"keeps checkpoints of {len(kept)} steps ({', '.join(map(str, kept)) or 'none'})"
     remedy = "train with milestone_every, which keeps more"
-    if config.steps:
-        lacking = sorted(set(config.steps) - kept.keys())
+    if steps:
+        lacking = sorted(set(steps) - kept.keys())
         if lacking:
             raise UsageError(f"{path} {there} and not of {', '.join(map(str, lacking))}; name some of these, or {remedy}")
-        return [kept[step] for step in sorted(set(config.steps))]
-    last = config.last or LAST
+        return [kept[step] for step in sorted(set(steps))]
     if len(kept) < last:
         raise UsageError(f"{path} {there}, last asks for {last}; lower it, or {remedy}")
     return list(kept.values())[-last:]

@@ -44,7 +44,7 @@ def run(config: MergeConfig, build: Build) -> Outcome:
     """Merge; see `model.use.merge.run`."""
     from model.use import merge
 
-    return merge.run(config, build)
+    return merge.run(build, config.last, config.steps, config.decay)
 
 
 STAGE = Stage(
