@@ -355,7 +355,7 @@ def run(tmp_path: Path, name: str, *settings: str, only: tuple[str, ...] = ()) -
             "modernbert-base",
             ["vocab.size=600", "dataset.length=32", "dataset@8192.length=64", "dataset.shards=1", "pretrain.model=modern-tiny",
              "pretrain.steps=6", "pretrain@context.steps=3", "pretrain@decay.steps=3", "pretrain.warmup_steps=2", "pretrain.global_batch=4",
-             "pretrain@context.global_batch=2", "pretrain@decay.global_batch=2"],
+             "pretrain.initial_batch=2", "pretrain.ramp_steps=3", "pretrain@context.global_batch=2", "pretrain@decay.global_batch=2"],
             {"pretrain": 6, "pretrain@context": 9, "pretrain@decay": 12},
         ),
         (
