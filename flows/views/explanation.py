@@ -137,7 +137,7 @@ def _duplicate(other: Facts) -> list[Any]:
 
 def _end(found: Facts) -> RenderableType:
     if found["outcome"] == "kept":
-        words = sum(len(sentence.split()) for reason, sentence in found["sentences"])
+        words = sum(len(sentence.split()) for sentence in found["sentences"])
         told = f"kept  {_count(len(found['sentences']), 'sentence')}, {words:,} words, in the split {found['split']}"
         return Panel(Text(told, style="bold green"), border_style="green", expand=False)
     return Panel(Text(f"dropped  {found['outcome']}", style="bold red"), border_style="red", expand=False)
