@@ -25,7 +25,10 @@ def pace_of(config: PretrainConfig, path: str, world: World, begun: Position, me
         return TokenPace(first=begun.tokens, tokens=config.tokens)
     if config.seconds is None:
         return step_pace(config, begun)
-    saving, measuring = FINISHING + parameters * BYTES_A_WEIGHT / DISK, SHARE / 2 * config.seconds  # what `Looks` leaves the last one
+    saving, measuring = (
+        FINISHING + parameters * BYTES_A_WEIGHT / DISK,
+        SHARE / 2 * config.seconds,
+    )  # what `Looks` leaves the last one
     return TimePace(
         seconds=config.seconds,
         begun=begun.step,

@@ -6,6 +6,7 @@ field of a nested pydantic model.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -23,6 +24,7 @@ def field_types(model: type[BaseModel]) -> dict[str, Any]:
     }
 
 
+@functools.cache
 def is_marked(model: type[BaseModel], name: str, mark: type) -> bool:
     """Whether the field as a whole has the mark, here or where a base class declares it."""
     bases = (base for base in model.__mro__ if issubclass(base, BaseModel) and name in base.model_fields)
@@ -38,6 +40,12 @@ def has_mark(annotation: Any, mark: type, _above: tuple[Any, ...] = ()) -> bool:
         inner, *marks = get_args(annotation)
         return any(isinstance(found, mark) for found in marks) or has_mark(inner, mark, _above)
     return any(has_mark(argument, mark, _above) for argument in get_args(annotation))
+
+
+@functools.cache
+def marked_fields(model: type[BaseModel], mark: type) -> tuple[str, ...]:
+    """The fields in whose type the mark stands anywhere."""
+    return tuple(name for name, annotation in field_types(model).items() if has_mark(annotation, mark))
 
 
 def map_marked(annotation: Any, value: Any, mark: type, function: Callable[[str], Any]) -> Any:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
 
 from pipeline.core import fingerprints, storage
-from pipeline.core.annotations import field_types, has_mark, is_marked, map_marked
+from pipeline.core.annotations import field_types, is_marked, map_marked, marked_fields
 from pipeline.core.artifact import canonical_json
 from pipeline.core.errors import UsageError, did_you_mean
 
@@ -54,7 +54,7 @@ class StageConfig(BaseModel):
     @classmethod
     def path_fields(cls) -> tuple[str, ...]:
         """The fields that name files, anywhere in them."""
-        return tuple(name for name, annotation in field_types(cls).items() if has_mark(annotation, InputPathMark))
+        return marked_fields(cls, InputPathMark)
 
     @classmethod
     def watching_fields(cls) -> tuple[str, ...]:
@@ -104,13 +104,13 @@ class StageConfig(BaseModel):
 def _identity(config: BaseModel, without: tuple[str, ...] = ()) -> dict[str, Any]:
     """The fields that differ from their defaults, and tags; nested configs likewise, each compared with the defaults of its own class."""
     model = type(config)
-    found = {}
-    for name, annotation in field_types(model).items():
+    found, paths = {}, marked_fields(model, InputPathMark)
+    for name in model.model_fields:
         if name in without or is_marked(model, name, WatchingMark):
             continue
         value = getattr(config, name)
         differs = value != model.model_fields[name].get_default(call_default_factory=True)
-        if differs or is_marked(model, name, TagMark) or (value is not None and has_mark(annotation, InputPathMark)):
+        if differs or is_marked(model, name, TagMark) or (value is not None and name in paths):
             found[name] = _plain(value)
     return found
 
