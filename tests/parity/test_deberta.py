@@ -21,7 +21,8 @@ from model.families.models import new_model, restore_backbone
 from model.hub.export_stage import STAGE, ExportConfig
 from model.hub.read import import_directory, read_directory
 from model.layers.disentangled import log_buckets
-from model.train.setup import _WEIGHTS, recipe
+from model.train.recipe import recipe, step_pace
+from model.train.setup import _WEIGHTS
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 from pipeline.core.execute import execute
@@ -73,7 +74,7 @@ def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
         loss: Tensor = model(**their_inputs(model, batch), labels=their_labels(masked)["labels"]).loss
         return loss
 
-    assert recipe(settings, "fp32").clip == settings.clip
+    assert recipe(settings, "fp32", step_pace(settings)).clip == settings.clip
     reference = losses(theirs, loss_of, settings, batches)
     assert len(trained) == STEPS
     assert trained[-1] < trained[0] - 0.1

@@ -20,8 +20,8 @@ from model.layers.unmask import unmask
 from model.objectives import objectives, total_loss
 from model.train.optimizers.adamw import adamw
 from model.train.parameters import parameter_groups
-from model.train.schedules import factor
-from model.train.setup import _WEIGHTS, recipe
+from model.train.recipe import recipe, step_pace
+from model.train.setup import _WEIGHTS
 from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 from tests.model.datasets import lines, write_dataset
@@ -100,14 +100,15 @@ def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
     values = CASE.hub.to_config(shape, shape.heads, None)
     theirs = transformers.GPT2LMHeadModel(transformers.AutoConfig.for_model(**values)).train()
     theirs.load_state_dict(CASE.hub.to_state(copy.deepcopy(model.state_dict())), strict=False)
-    optimizer = adamw(parameter_groups(theirs, recipe(settings, "fp32")), recipe(settings, "fp32"))
+    settled = recipe(settings, "fp32", step_pace(settings))
+    optimizer = adamw(parameter_groups(theirs, settled), settled)
     reference = []
     for step, batch in enumerate(batches):
         loss = their_loss(theirs, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), settings.clip)
         for group in optimizer.param_groups:
-            group["lr"] = settings.peak_learning_rate * factor(settings.schedule, step, settings.steps, settings.warmup)
+            group["lr"] = settled.learning_rate_at(settled.pace.moment(step, 0, 0, (0, 0)))
         optimizer.step()
         optimizer.zero_grad()
         reference.append(float(loss.detach()))

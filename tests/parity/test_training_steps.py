@@ -18,8 +18,8 @@ from model.families.models import new_model
 from model.objectives import objectives, total_loss
 from model.train.optimizers.adamw import adamw
 from model.train.parameters import parameter_groups
-from model.train.schedules import factor
-from model.train.setup import _WEIGHTS, recipe
+from model.train.recipe import recipe, step_pace
+from model.train.setup import _WEIGHTS
 from pipeline.core import random_keys
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here
@@ -31,14 +31,15 @@ STEPS = 100
 def losses(model: nn.Module, loss_of: Any, settings: Any, batches: list[dict[str, Tensor]]) -> list[float]:
     """The loop that anybody would write."""
     model.train()
-    optimizer = adamw(parameter_groups(model, recipe(settings, "fp32")), recipe(settings, "fp32"))
+    settled = recipe(settings, "fp32", step_pace(settings))
+    optimizer = adamw(parameter_groups(model, settled), settled)
     found = []
     for step, batch in enumerate(batches):
         loss = loss_of(model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         for group in optimizer.param_groups:
-            group["lr"] = settings.peak_learning_rate * factor(settings.schedule, step, settings.steps, settings.warmup)
+            group["lr"] = settled.learning_rate_at(settled.pace.moment(step, 0, 0, (0, 0)))
         optimizer.step()
         optimizer.zero_grad()
         found.append(float(loss.detach()))

@@ -84,7 +84,7 @@ def test_gradients_add_up_however_examples_are_cut(pieces: Tokenizer, shape: Mod
     parts, summed = gradient(trained, [samples.batch(np.arange(4)), blank, samples.batch(np.array([8, 4, 6, 5, 7]))])
     assert whole.norm() > 0.01
     torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-4)
-    torch.testing.assert_close(summed, figures)
+    torch.testing.assert_close(summed, figures, atol=1e-5, rtol=1e-6)  # sums of fp32 losses, in another order
 
 
 @pytest.mark.parametrize("layout", ["rows", "buckets", "packed"])

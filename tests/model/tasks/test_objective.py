@@ -19,9 +19,11 @@ from model.tasks.split import Split
 from model.tasks.table import load_task
 from model.train.distributed import World
 from model.train.interfaces import Interrupted
+from model.train.pace import Moment
 from pipeline.tokenizer.tokenizer import Tokenizer
 
 ALONE = World(rank=0, size=1, device=torch.device("cpu"))
+MOMENT = Moment(done=0, size=1, whole=100, last=False)
 MEANING = {"labels": ["0", "1"]}
 TEXTS = [f"{'good ' * (n % 7)}film {'the plot is bad ' * (n % 3)}" for n in range(21)]
 
@@ -87,7 +89,7 @@ def test_scores_on_the_way_are_bounded_by_the_data_alone(pieces: Tokenizer, shap
             return Split(examples=split(pieces).examples, samples=samples)
 
         measure = DevScore(objective(shape), lying(train), lying(dev), ALONE, epoch=10)
-        return next(step for step in range(1, 10_000) if measure.due(step))
+        return next(step for step in range(1, 10_000) if measure.due(step, MOMENT))
 
     assert every(100, FEW) == 10  # a small split is scored after each epoch
     assert every(15 * 2000, 2000) == 10
@@ -100,7 +102,7 @@ def test_a_measurement_leaves_no_trace_and_is_kept_for_the_end(pieces: Tokenizer
     measure = DevScore(trained, dev, dev, ALONE, epoch=3)
     torch.manual_seed(3)
     random = torch.get_rng_state()
-    found = measure(3, lambda: False)
+    found = measure(3, MOMENT, lambda: False)
     assert trained.training
     assert torch.equal(torch.get_rng_state(), random)
     kept = measure.predictions(3)
@@ -114,5 +116,5 @@ def test_a_measurement_leaves_no_trace_and_is_kept_for_the_end(pieces: Tokenizer
 def test_a_stop_breaks_a_measurement_off(pieces: Tokenizer, shape: ModelConfig) -> None:
     trained = objective(shape).train()
     with pytest.raises(Interrupted):
-        DevScore(trained, split(pieces), split(pieces), ALONE, epoch=3)(3, lambda: True)
+        DevScore(trained, split(pieces), split(pieces), ALONE, epoch=3)(3, MOMENT, lambda: True)
     assert trained.training
