@@ -1,7 +1,8 @@
 """The training loop, whatever is trained: steps, measurements, log lines, checkpoints, stopping and resuming.
 
 Every rank runs it; only the first writes and reports. `model.train.interfaces` says what it is given, `model.train.steps` how
-a step is prepared and agreed on, `model.train.engines` how it is run.
+a step is prepared and agreed on, `model.train.engines` how it is run. It is one thing, long as it is: a step, its line, its
+measurement and its checkpoint change one `Progress`, and their order is what makes a resume exact.
 """
 
 from __future__ import annotations

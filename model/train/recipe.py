@@ -25,10 +25,8 @@ def pace_of(config: PretrainConfig, path: str, world: World, begun: Position, me
         return TokenPace(first=begun.tokens, tokens=config.tokens)
     if config.seconds is None:
         return step_pace(config, begun)
-    saving, measuring = (
-        FINISHING + parameters * BYTES_A_WEIGHT / DISK,
-        SHARE / 2 * config.seconds,
-    )  # what `Looks` leaves the last one
+    saving = FINISHING + parameters * BYTES_A_WEIGHT / DISK
+    measuring = SHARE / 2 * config.seconds  # what `Looks` leaves the last evaluation
     return TimePace(
         seconds=config.seconds,
         begun=begun.step,

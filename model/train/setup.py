@@ -131,7 +131,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         build.execution.compile,
         own.run.compiled if own else None,
         model,
-        _computing(config, plan.micro_batch * plan.accumulation, info.length, len(train)),
+        _computing(config, plan.micro_batch * plan.accumulation, info.length),
         train,
         world.device,
         precision,
@@ -257,7 +257,7 @@ def _alarms(config: PretrainConfig, scoring: Scoring, heldout: HeldOut, model: M
     return Alarms(scoring.names[0], guessing, config.global_batch, pairs=len(scoring.names) > 1)
 
 
-def _computing(config: PretrainConfig, samples: int, length: int, rows: int) -> Work:
+def _computing(config: PretrainConfig, samples: int, length: int) -> Work:
     """How long this rank will compute: a number of positions, or the time it has."""
     if config.seconds is not None:
         return Work(seconds=config.seconds)

@@ -1,4 +1,4 @@
-"""The presets: each is a graph of the shape that its paper asks for, with the paper's numbers."""
+"""The presets: each is a graph of the shape that its paper asks for, with the paper's numbers. One file, for it is one table of papers."""
 
 from __future__ import annotations
 

@@ -14,22 +14,17 @@ import torch
 from torch import Tensor
 
 from model import checkpoint
-from model.data.collate import collate
-from model.data.training import training_order, training_shards
-from model.families.config import for_dataset
-from model.families.models import new_model, restore_backbone
+from model.families.models import restore_backbone
 from model.hub.export_stage import STAGE, ExportConfig
 from model.hub.read import import_directory, read_directory
 from model.layers.disentangled import log_buckets
 from model.train.recipe import recipe, step_pace
-from model.train.setup import _WEIGHTS
-from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 from pipeline.core.execute import execute
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here
 from tests.parity.families import FORWARD, Case, their_inputs, their_labels, transformers
-from tests.parity.test_training_steps import losses
+from tests.parity.test_training_steps import beginning, losses
 from tests.tiny_models import tiny_batch, tiny_model, write_checkpoint, write_tokenizer
 
 CASE = Case(family="deberta")  # a masked language model without the decoder
@@ -48,25 +43,15 @@ def test_buckets_are_theirs(buckets: int, farthest: int) -> None:
 def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
     """Rows of several lengths, which the trainer lays out without padding."""
     dataset = write_dataset(tmp_path / "dataset")
-    shape = {**STILL, "family": "deberta", "position_buckets": 8, "conv_kernel_size": 3}
-    settings = config(steps=STEPS, log_every=1, evaluate_every=STEPS, model=shape)
+    wanted = {**STILL, "family": "deberta", "position_buckets": 8, "conv_kernel_size": 3}
+    settings = config(steps=STEPS, log_every=1, evaluate_every=STEPS, model=wanted)
     here(settings, dataset, tmp_path / "run")
     trained = [line["loss"] for line in lines(tmp_path / "run" / "metrics.jsonl")]
 
-    shards = training_shards(dataset, dynamic=False)
-    assert shards.info is not None
-    assert settings.model is not None
-    model = for_dataset(settings.model, shards.info)
-    torch.manual_seed(int(random_keys.derive(settings.seed, _WEIGHTS)))
-    state = new_model(model).state_dict()
-    values = CASE.hub.to_config(model, model.heads, None)
+    model, shape, batches = beginning(dataset, settings)
+    values = CASE.hub.to_config(shape, shape.heads, None)
     theirs = transformers.DebertaV2ForMaskedLM(transformers.AutoConfig.for_model(**values))
-    theirs.load_state_dict(CASE.hub.to_state(state))
-    order = training_order(shards, settings.seed, False, settings.global_batch)
-    batches = []
-    for step in range(STEPS):
-        rows = shards.take(*order.locate(np.arange(step * settings.global_batch, (step + 1) * settings.global_batch)))
-        batches.append(collate(rows, pad=shards.info.special.pad, longest=shards.info.length))
+    theirs.load_state_dict(CASE.hub.to_state(model.state_dict()))
 
     def loss_of(model: torch.nn.Module, batch: dict[str, Tensor]) -> Tensor:
         real = batch["masked_labels"] != -100

@@ -11,26 +11,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model.data.collate import collate
-from model.data.training import training_order, training_shards
-from model.families.config import for_dataset
-from model.families.models import new_model
 from model.families.presets import model_config
 from model.layers.unmask import unmask
 from model.objectives import objectives, total_loss
-from model.train.optimizers.adamw import adamw
-from model.train.parameters import parameter_groups
-from model.train.recipe import recipe, step_pace
-from model.train.setup import _WEIGHTS
-from pipeline.core import random_keys
 from pipeline.core.errors import DataError
 from tests.model.datasets import lines, write_dataset
 from tests.model.layouts import laid
 from tests.model.train.ranks import STILL, config, here
 from tests.parity.families import FORWARD, GRADIENTS, Case, batch_of, their_inputs, transformers
+from tests.parity.test_training_steps import STEPS, beginning, losses
 
 CASE = Case(family="gpt2")
-STEPS = 100
 
 
 def their_loss(theirs: Any, batch: dict[str, Tensor]) -> Tensor:
@@ -86,32 +77,11 @@ def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
     here(settings, dataset, tmp_path / "run", micro_batch=8)
     trained = [line["loss"] for line in lines(tmp_path / "run" / "metrics.jsonl")]
 
-    shards = training_shards(dataset, dynamic=False)
-    assert shards.info is not None
-    order = training_order(shards, settings.seed, False, settings.global_batch)
-    batches = []
-    for step in range(STEPS):
-        rows = shards.take(*order.locate(np.arange(step * settings.global_batch, (step + 1) * settings.global_batch)))
-        batches.append(collate(rows, pad=shards.info.special.pad, longest=shards.info.length))
-    assert settings.model is not None
-    shape = for_dataset(settings.model, shards.info)
-    torch.manual_seed(int(random_keys.derive(settings.seed, _WEIGHTS)))
-    model = new_model(shape)
+    model, shape, batches = beginning(dataset, settings)
     values = CASE.hub.to_config(shape, shape.heads, None)
     theirs = transformers.GPT2LMHeadModel(transformers.AutoConfig.for_model(**values)).train()
     theirs.load_state_dict(CASE.hub.to_state(copy.deepcopy(model.state_dict())), strict=False)
-    settled = recipe(settings, "fp32", step_pace(settings))
-    optimizer = adamw(parameter_groups(theirs, settled), settled)
-    reference = []
-    for step, batch in enumerate(batches):
-        loss = their_loss(theirs, batch)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(theirs.parameters(), settings.clip)
-        for group in optimizer.param_groups:
-            group["lr"] = settled.learning_rate_at(settled.pace.moment(step, 0, 0, (0, 0)))
-        optimizer.step()
-        optimizer.zero_grad()
-        reference.append(float(loss.detach()))
+    reference = losses(theirs, their_loss, settings, batches)
     assert len(trained) == STEPS
     assert trained[-1] < trained[0] - 0.5  # it learns: equal losses of models that stand still would say little
     np.testing.assert_allclose(trained, reference, atol=1e-4)

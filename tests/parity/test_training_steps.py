@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from model.data.collate import collate
 from model.data.training import training_order, training_shards
 from model.families.bert.hub import HUB
-from model.families.config import for_dataset
+from model.families.config import ModelConfig, for_dataset
 from model.families.models import new_model
 from model.objectives import objectives, total_loss
 from model.train.optimizers.adamw import adamw
@@ -46,6 +46,22 @@ def losses(model: nn.Module, loss_of: Any, settings: Any, batches: list[dict[str
     return found
 
 
+def beginning(dataset: str, settings: Any) -> tuple[nn.Module, ModelConfig, list[dict[str, Tensor]]]:
+    """What a run of this config begins with: the model and its shape, and the batches of its steps."""
+    shards = training_shards(dataset, dynamic=False)
+    assert shards.info is not None
+    order = training_order(shards, settings.seed, False, settings.global_batch)
+    batches = []
+    for step in range(STEPS):
+        rows = shards.take(*order.locate(np.arange(step * settings.global_batch, (step + 1) * settings.global_batch)))
+        batches.append(collate(rows, pad=shards.info.special.pad, longest=shards.info.length))
+    assert settings.model is not None
+    shape = for_dataset(settings.model, shards.info)
+    torch.manual_seed(int(random_keys.derive(settings.seed, _WEIGHTS)))
+    model = new_model(shape)
+    return model, shape, batches
+
+
 def ours_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     outputs = model(batch)
     return total_loss([objective.score(outputs, batch) for objective in objectives(("mlm", "nsp"))])
@@ -64,17 +80,7 @@ def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
     here(settings, dataset, tmp_path / "run", micro_batch=8)
     trained = [line["loss"] for line in lines(tmp_path / "run" / "metrics.jsonl")]
 
-    shards = training_shards(dataset, dynamic=False)
-    assert shards.info is not None
-    order = training_order(shards, settings.seed, False, settings.global_batch)
-    batches = []
-    for step in range(STEPS):
-        rows = shards.take(*order.locate(np.arange(step * settings.global_batch, (step + 1) * settings.global_batch)))
-        batches.append(collate(rows, pad=shards.info.special.pad, longest=shards.info.length))
-    assert settings.model is not None
-    shape = for_dataset(settings.model, shards.info)
-    torch.manual_seed(int(random_keys.derive(settings.seed, _WEIGHTS)))
-    model = new_model(shape)
+    model, shape, batches = beginning(dataset, settings)
     theirs = transformers.BertForPreTraining(transformers.BertConfig(**HUB.to_config(shape, shape.heads, None)))
     theirs.load_state_dict(HUB.to_state(copy.deepcopy(model.state_dict())), strict=False)
     plain = losses(model, ours_of, settings, batches)
