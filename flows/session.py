@@ -17,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 from rich.markup import escape
 
-from flows.graph import begun, estimate, overrides, plan, record, retries, schedule, slots, stages
+from flows.graph import begun, estimate, overrides, plan, record, schedule, slots, stages
 from flows.graph import config as configs
+from flows.launchers import retries
 from flows.tracking.node import NodeFacts, status_of
 from flows.tracking.records import RunRecords
 from flows.tracking.spool import FLUSH_SECONDS

@@ -36,10 +36,9 @@ def _resume_run(name: str, prefect: bool | None, as_json: bool) -> None:
 
 
 def _resume_training(path: str, as_json: bool) -> None:
-    from flows.graph.launch import JOB, LOGS
     from pipeline.core import artifact, storage
     from pipeline.core.errors import DataError
-    from pipeline.core.worker import Job
+    from pipeline.core.worker import JOB, LOGS, Job
 
     if artifact.is_artifact(path):
         manifest = artifact.read_manifest(path)

@@ -35,6 +35,7 @@ from pipeline.core.stage import Build, Outcome, Stage
 
 EVENTS_FD = "CLOZE_EVENTS_FD"
 LOGS = "_logs"  # in the artifact's directory
+JOB = "job.json"  # in LOGS: how the stage was last begun, for `cloze resume`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

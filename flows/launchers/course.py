@@ -1,0 +1,154 @@
+"""What the ranks of one launch have told, and what that comes to: an outcome, or the error that counts.
+
+A rank that something else killed is what is told: its peers only say that it is gone.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.launchers.protocol import Event, Lost, Told
+from pipeline.core.errors import BY_EXIT_CODE, ClozeError, Stopped
+from pipeline.core.processes import ending
+from pipeline.core.stage import Build, Outcome
+
+
+class Course:
+    """Takes events; passes on what rank 0 reports.
+
+    Attributes:
+        first_failed: the rank that failed first; the others are ended for its sake.
+        fault: of the launch itself.
+    """
+
+    def __init__(
+        self, stage: str, build: Build, ranks: Sequence[int], logs: Path, host: Callable[[int], str | None] = lambda rank: None
+    ) -> None:
+        """Args:
+        ranks: their numbers; the first one is listened to.
+        logs: where their output is.
+        host: names a rank's host, where there are several.
+        """
+        self.stage, self.build, self.ranks, self.logs, self._host = stage, build, ranks, logs, host
+        self.first_failed: int | None = None
+        self.fault: ClozeError | None = None
+        self._killed: int | None = None  # the first rank that a signal ended which we did not send
+        self._final: dict[int, Event] = {}  # rank -> its last event
+        self._codes: dict[int, int] = {}  # rank -> how its process ended
+
+    @property
+    def failed(self) -> bool:
+        return self.first_failed is not None or self.fault is not None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether what failed first is a rank that was asked to stop: the others are about to."""
+        return self.first_failed is not None and self._failure(self.first_failed) == Stopped.exit_code
+
+    @property
+    def done(self) -> bool:
+        """Whether every rank has told its outcome, so that it only has to end."""
+        return all("outcome" in self._final.get(rank, {}) for rank in self.ranks)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a rank has stopped as it was asked to."""
+        return any(self._failure(rank) == Stopped.exit_code for rank in {*self._final, *self._codes})
+
+    def take(self, events: Iterable[Told]) -> None:
+        """Note who failed first, and who was killed first.
+
+        A rank that aborts after another one failed was not killed: libraries abort when a peer is gone.
+        """
+        told, ours = list(events), set()
+        for rank, event in told:
+            if rank is None:
+                self.fault = self.fault or BY_EXIT_CODE.get(event["exit_code"], Lost)(event["fault"])
+            elif "ended" in event:
+                self._codes[rank] = event["ended"]
+                ours |= {rank} if event["ours"] else set()
+            else:
+                self._hear(rank, event)
+        failed = [
+            rank for rank in dict.fromkeys(r for r, _ in told) if rank is not None and rank not in ours and self._failure(rank)
+        ]
+        failed.sort(key=lambda rank: (self._codes.get(rank) == -signal.SIGABRT, rank))
+        if failed and self.first_failed is None:
+            self.first_failed = failed[0]
+        for rank in failed:
+            code = self._codes.get(rank, 0)
+            silent = rank not in self._final  # else it died while it ended
+            if code < 0 and silent and self._killed is None and (code != -signal.SIGABRT or rank == self.first_failed):
+                self._killed = rank
+
+    def _hear(self, rank: int, event: Event) -> None:
+        for kind in ("progress", "metrics", "checkpoint", "records"):
+            if kind in event:
+                if rank == self.ranks[0]:
+                    self._report(kind, event[kind])
+                return
+        self._final[rank] = event
+
+    def _report(self, kind: str, values: Any) -> None:
+        report = self.build.report
+        if kind == "progress":
+            report.progress(*values)
+        elif kind == "metrics":
+            report.metrics(values)
+        elif kind == "checkpoint":
+            report.checkpoint(*values)
+        else:
+            report.records(values)
+
+    def _failure(self, rank: int) -> int:
+        """The exit code of a rank that has failed: its process's, or the one it told, for it may hang after that. 0: none."""
+        return self._codes.get(rank) or int(self._final.get(rank, {}).get("exit_code", 0))
+
+    def outcome(self) -> Outcome:
+        """What came of it, once all ranks have ended.
+
+        Raises:
+            Lost: a rank was killed, or a host is gone.
+            Stopped: the ranks were asked to stop, and have.
+            ClozeError: a rank failed; of several errors the one that says most.
+        """
+        if self._killed is not None:
+            raise Lost(self._death(self._killed))
+        # A rank that has told its outcome is done, even where we ended it because a busy machine took long to let it go.
+        done = {rank for rank, event in self._final.items() if "outcome" in event}
+        codes = {rank: 0 if rank in done else self._codes.get(rank, -signal.SIGKILL) for rank in self.ranks}
+        if self.fault is not None:
+            raise self.fault
+        if any(codes.values()):
+            self._raise(codes)
+        event = self._final.get(self.ranks[0], {})
+        if "outcome" not in event:
+            raise ClozeError(f"{self.stage} ended without a result; its output is in {self.logs / f'rank{self.ranks[0]}.log'}")
+        self.build.counters.update(event["counters"])
+        return Outcome(**event["outcome"])
+
+    def _raise(self, codes: dict[int, int]) -> None:
+        errors = [self._final[rank] for rank in sorted(self._final) if "error" in self._final[rank]]
+        errors.sort(key=lambda event: event["exit_code"] not in BY_EXIT_CODE)
+        if Stopped.exit_code in codes.values() and all(event["exit_code"] == Stopped.exit_code for event in errors):
+            raise Stopped(self.stopped_sentence())
+        if errors:
+            event = errors[0]
+            hint = "" if event["exit_code"] in BY_EXIT_CODE else f" (log: {self.logs})"
+            raise BY_EXIT_CODE.get(event["exit_code"], Lost)(event["error"] + hint)
+        rank = self.first_failed if self.first_failed is not None else next(r for r, code in codes.items() if code)
+        raise Lost(self._death(rank))
+
+    def _death(self, rank: int) -> str:
+        """How a rank ended that left no word."""
+        host = self._host(rank)
+        several = len(self.ranks) > 1 or self.build.execution.nodes > 1
+        who = (f"{self.stage} rank {rank}" if several else self.stage) + (f" on host {host}" if host else "")
+        return f"{who} {ending(self._codes.get(rank, -signal.SIGKILL))}; its output is in {self.logs / f'rank{rank}.log'}"
+
+    def stopped_sentence(self) -> str:
+        told = [event["error"] for event in self._final.values() if event.get("exit_code") == Stopped.exit_code]
+        return str(told[0]) if told else f"{self.stage} was stopped and saved a checkpoint; run again to go on"
