@@ -27,6 +27,7 @@ from contextlib import suppress
 from typing import Any
 
 from flows.launchers import checks, mailbox, network
+from flows.launchers.elastic import ElasticRanks
 from flows.launchers.protocol import GO, STOP, Launch, Told
 from flows.launchers.ranks import Ranks
 from pipeline.core import storage, system_errors
@@ -45,7 +46,7 @@ class Agent:
         self.launch, self.node, self.leash = launch, node, leash
         self.host = launch.hosts[node] or socket.gethostname()
         self.outbox = mailbox.Outbox(launch.file(f"node{node}"))
-        self.ranks: Ranks | None = None
+        self.ranks: Ranks | ElasticRanks | None = None
         self._asked: float | None = None  # to end: the grace
         self._failed_since: float | None = None
         self._over = threading.Event()
@@ -90,8 +91,10 @@ class Agent:
 
     def _run_ranks(self, go: dict[str, Any]) -> None:
         launch, logs = self.launch, local_directory(self.launch.artifact) / LOGS
-        environments = network.environments(launch, self.node, go)
-        self.ranks = Ranks(launch.worker, launch.job, environments, logs)
+        if launch.elastic is not None:
+            self.ranks = ElasticRanks(launch, self.node, go, logs)
+        else:
+            self.ranks = Ranks(launch.worker, launch.job, network.environments(launch, self.node, go), logs)
         self.ranks.start()
         while not self.ranks.over:
             self._forward(self.ranks.events(LOOK_SECONDS))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from flows.launchers import hostfile
 from flows.launchers.by_agents import ByAgents
-from flows.launchers.protocol import Handle, Host, Launch, Launcher, Unanswered
+from flows.launchers.protocol import Elastic, Handle, Host, Launch, Launcher, Unanswered
 from pipeline.core.errors import UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.processes import PARENT_PID
@@ -64,7 +64,7 @@ class Ssh:
             " mend that, or take them out of the file"
         )
 
-    def elastic(self, execution: Execution) -> tuple[str, ...] | None:
+    def elastic(self, execution: Execution) -> Elastic | None:
         del execution
         return None
 
