@@ -57,7 +57,7 @@ class Agent:
         signal.signal(signal.SIGINT, self._terminate)
         beat = threading.Thread(target=self._beat, name="beat", daemon=True)
         try:
-            self._tell({"hello": {"host": self.host, "pid": os.getpid()}})
+            self._tell({"hello": {"host": self.host, "address": self._address(), "pid": os.getpid()}})
             beat.start()
             self._prepare()
             go = self._wait_to_go()
@@ -72,6 +72,11 @@ class Agent:
             if self.ranks is not None:
                 self.ranks.close()
             self._over.set()
+
+    def _address(self) -> str:
+        """By what the other hosts reach this one: its name, or where nobody has said that, its address on the way to the master."""
+        master = self.launch.master.rpartition(":")[0]
+        return self.launch.hosts[self.node] or network.own_address(master) or self.host
 
     def _prepare(self) -> None:
         checks.check(self.launch, self.node, self.host)

@@ -51,6 +51,7 @@ class _Node:
     number: int
     host: str
     inbox: mailbox.Inbox
+    address: str = ""
     hello: bool = False
     ready: bool = False
     port: int | None = None
@@ -160,6 +161,7 @@ class Agents:
     def _hear(self, node: _Node, event: dict[str, Any], told: list[Told]) -> None:
         if "hello" in event:
             node.hello, node.host, node.seen = True, node.host or event["hello"]["host"], time.monotonic()
+            node.address = event["hello"]["address"]
         elif "ready" in event:
             node.ready, node.port = True, event.get("port")
         elif "refused" in event:
@@ -190,7 +192,7 @@ class Agents:
             told.append(self._lose(node, f"no sign of life for {LOST_SECONDS:.0f} s"))
 
     def _go(self) -> None:
-        first, hosts = self._nodes[0], [self._name(node) for node in self._nodes]
+        first, hosts = self._nodes[0], [node.address for node in self._nodes]
         asked = self.launch.master.rpartition(":")[0]
         host = hosts[0] if asked in ("", "127.0.0.1") and len(hosts) > 1 else asked or hosts[0]
         mailbox.put(self.launch.file(GO), {"host": host, "port": first.port, "hosts": hosts})

@@ -103,7 +103,7 @@ class _Connections:
 
     def gone(self) -> Mapping[int, tuple[int, str]]:
         codes = {node: client.poll() for node, client in enumerate(self._clients)}
-        return {node: (code, _last_line(self._outputs[node])) for node, code in codes.items() if code is not None}
+        return {node: (code, last_line(self._outputs[node])) for node, code in codes.items() if code is not None}
 
     def stop(self) -> None:
         for client in self._clients:
@@ -188,7 +188,8 @@ def _give(client: subprocess.Popen[bytes], content: bytes) -> None:
         client.stdin.flush()
 
 
-def _last_line(path: Path) -> str:
+def last_line(path: Path) -> str:
+    """What the log ends with; empty: nothing."""
     with suppress(OSError):
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else ""

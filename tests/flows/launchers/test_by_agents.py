@@ -82,7 +82,7 @@ def test_a_host_whose_agent_is_killed_is_lost_and_named(tmp_path: Path) -> None:
         pool.submit(kill)
         with pytest.raises(ClozeError, match="^host b is lost: what was started there has ended without a word"):
             run(tmp_path / "a", act="hang")
-    assert left(tmp_path / "a") == []  # its ranks die with it, the others are ended
+    soon(lambda: not left(tmp_path / "a"))  # the kernel ends the ranks of a killed agent
 
 
 def test_a_host_that_stands_still_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_a_host_that_stands_still_is_lost(tmp_path: Path, monkeypatch: pytest.Mo
         pool.submit(pause)
         with pytest.raises(ClozeError, match="^host c is lost: no sign of life for 8 s"):
             run(tmp_path / "a", act="hang", execution={"grace_seconds": 1})
-    assert left(tmp_path / "a") == []
+    soon(lambda: not left(tmp_path / "a"))  # the kernel ends the ranks of a killed agent
 
 
 def test_a_host_that_refuses_leaves_no_rank_on_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
