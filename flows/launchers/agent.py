@@ -4,6 +4,7 @@ DIRECTORY is a launch's (`protocol.Launch`) in the artifact's directory, which t
 
     reads    launch.json   what to start; a host that does not see it does not share the directory
              go.json       where rank 0's store is; written once all agents are ready, so a host that refuses leaves no rank anywhere
+             lost.json     which nodes are lost: with torchrun, workers that wait for theirs are ended, and it starts them without
              stop.json     that all ranks are to end, with how many seconds to save
     writes   node{N}.jsonl what it and its ranks tell, a line each: {"node": …} or {"rank": r, …}
              beat{N}       a number that grows every two seconds: this host lives
@@ -28,7 +29,7 @@ from typing import Any
 
 from flows.launchers import checks, mailbox, network
 from flows.launchers.elastic import ElasticRanks
-from flows.launchers.protocol import GO, STOP, Launch, Told
+from flows.launchers.protocol import GO, LOST, STOP, Launch, Told
 from flows.launchers.ranks import Ranks
 from pipeline.core import storage, system_errors
 from pipeline.core.errors import ClozeError, UsageError
@@ -103,6 +104,8 @@ class Agent:
         self.ranks.start()
         while not self.ranks.over:
             self._forward(self.ranks.events(LOOK_SECONDS))
+            if isinstance(self.ranks, ElasticRanks) and (lost := mailbox.get(launch.file(LOST))) is not None:
+                self.ranks.without(lost["nodes"])
             grace = self._grace()
             if grace is not None:
                 self.ranks.stop(grace)

@@ -29,7 +29,8 @@ from pipeline.core.execution import Execution
 from pipeline.core.stage import Build
 from pipeline.core.worker import Job
 
-LAUNCH, GO, STOP = "launch.json", "go.json", "stop.json"  # in a launch's directory: from the head
+LAUNCH, GO, STOP, LOST = "launch.json", "go.json", "stop.json", "lost.json"  # in a launch's directory: from the head
+LOST_SECONDS = 30.0  # without a sign of life
 LAUNCHES = "launches"  # in the artifact's `_logs/`: a directory a launch
 Event = Mapping[str, Any]
 Told = tuple[int | None, Event]  # the rank, among all machines', and what it tells
