@@ -2,8 +2,9 @@
 
 The processes start in sessions of their own and die with this one (they ask the kernel for it). On a stop
 (SIGTERM, Ctrl-C, a cancelled flow) the ranks get SIGTERM and `execution.grace_seconds` to save a checkpoint. When one rank
-fails or dies, the others are ended too, so nothing waits for a peer that will never answer. A rank that something else killed
-is what is told: its peers only say that it is gone. Output goes to `_logs/` in the artifact's directory.
+fails, dies or hangs, the others are ended too, so nothing waits for a peer that will never answer. A rank that something else killed
+is what is told: its peers only say that it is gone. A rank that SIGTERM ended before it could heed it was asked to stop, and so are all.
+Output goes to `_logs/` in the artifact's directory.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any
 
+from flows.graph.hanging import Hang, Hangs
 from pipeline.core.config import StageConfig
 from pipeline.core.errors import BY_EXIT_CODE, ClozeError, Stopped, UsageError
 from pipeline.core.execution import Execution
-from pipeline.core.processes import PARENT_PID, ending
+from pipeline.core.processes import PARENT_PID, MemoryWatch, ending
+from pipeline.core.pulse import PULSE_FD, Watched
 from pipeline.core.stage import Build, Outcome, Stage
 from pipeline.core.worker import EVENTS_FD, Job
 from pipeline.core.worker import LOGS as LOGS
@@ -80,7 +84,10 @@ class _Ranks:
         self.final: dict[int, dict[str, Any]] = {}  # rank -> its last event
         self.first_failed: int | None = None  # the others are ended for its sake
         self.killed: int | None = None  # the first rank that a signal ended which we did not send
-        self.grace = build.execution.grace_seconds
+        self.grace = build.execution.least_grace
+        self.watched: list[Watched] = []
+        self.hangs: Hangs | None = None
+        self.memory = MemoryWatch()
         minutes = build.execution.timeout_minutes
         self.deadline = None if minutes is None else time.monotonic() + 60.0 * minutes
         self.logs = local_directory(build.path) / LOGS
@@ -97,9 +104,15 @@ class _Ranks:
                 selector.register(stream, selectors.EVENT_READ, (rank, bytearray()))
             first = node * self.count
             self.build.report.processes({first + rank: process.pid for rank, process in enumerate(self.processes)})
+            self.hangs = Hangs(
+                [process.pid for process in self.processes],
+                self.watched,
+                [self._log(rank) for rank in range(self.count)],
+                self.build.execution.nodes > 1,
+            )
             self._watch(selector)
         except BaseException as error:
-            self._stop(self.grace)
+            self._stop(0 if isinstance(error, ClozeError) and error.died else self.grace)  # who waits for it heeds no signal
             with suppress(Exception):  # the ranks' last words do not matter more than why they were ended
                 self._drain(selector)
             asked = not isinstance(error, Exception)  # KeyboardInterrupt and Prefect's termination; anything else is a fault
@@ -112,19 +125,34 @@ class _Ranks:
             for key in list(selector.get_map().values()):
                 key.fileobj.close()  # type: ignore[union-attr]
             selector.close()
-        return self._outcome()
+            steps = [watched.look().step for watched in self.watched]
+            for watched in self.watched:
+                watched.close()
+        try:
+            return self._outcome()
+        except ClozeError as error:
+            error.step = max(steps, default=0) or None
+            raise
 
     def _start(self, rank: int, environment: Mapping[str, str], job_file: str) -> IO[bytes]:
         read, write = os.pipe()
-        log = self.logs / f"rank{environment['RANK']}.log"
-        with log.open("ab") as output:
+        watched = Watched()
+        self.watched.append(watched)
+        with self._log(rank).open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", self.worker, job_file],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**RANK_ENVIRONMENT, **os.environ, **environment, EVENTS_FD: str(write), PARENT_PID: str(os.getpid())},
-                pass_fds=(write,),
+                env={
+                    **RANK_ENVIRONMENT,
+                    **os.environ,
+                    **environment,
+                    EVENTS_FD: str(write),
+                    PULSE_FD: str(watched.number),
+                    PARENT_PID: str(os.getpid()),
+                },
+                pass_fds=(write, watched.number),
                 start_new_session=True,
             )
         os.close(write)
@@ -140,8 +168,12 @@ class _Ranks:
                 self._read(selector, key)
             self._look_for_failures()
             self._look_whether_to_stop()
+            if self.first_failed is None and self.hangs is not None and (hang := self.hangs.look()) is not None:
+                raise self._hung(hang)
             if self.first_failed is not None and deadline is None:
-                stopping = self._failure(self.first_failed) == Stopped.exit_code
+                stopping = self._failure(self.first_failed) in (Stopped.exit_code, -signal.SIGTERM)
+                if self._failure(self.first_failed) == -signal.SIGTERM:  # it had not begun to heed it
+                    self._signal(signal.SIGTERM)
                 deadline = time.monotonic() + (self.grace if stopping else PEER_SECONDS)
             if deadline is not None and time.monotonic() > deadline:
                 break
@@ -178,7 +210,7 @@ class _Ranks:
             self.first_failed = failed[0]
         for rank in failed:
             code = self.processes[rank].returncode
-            dead = code is not None and code < 0
+            dead = code is not None and code < 0 and code != -signal.SIGTERM
             told = rank in self.final  # it died while it ended
             if dead and not told and self.killed is None and (code != -signal.SIGABRT or rank == self.first_failed):
                 self.killed = rank
@@ -206,6 +238,10 @@ class _Ranks:
             elif "checkpoint" in event:
                 if rank == 0:
                     self.build.report.checkpoint(*event["checkpoint"])
+            elif "grace" in event:
+                if self.build.execution.grace_seconds is None:
+                    self.grace = max(self.grace, float(event["grace"]))
+                    self.build.report.grace(self.grace)
             elif "records" in event:
                 if rank == 0:
                     self.build.report.records(event["records"])
@@ -220,13 +256,16 @@ class _Ranks:
             for key, _ in ready:
                 self._read(selector, key)
 
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.processes:
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
     def _stop(self, grace: float) -> None:
         """SIGTERM to every rank that lives, then, after `grace` seconds, SIGKILL to its whole session."""
         living = [process for process in self.processes if process.poll() is None]
         if grace > 0:
-            for process in living:
-                with suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGTERM)
+            self._signal(signal.SIGTERM)
             deadline = time.monotonic() + grace
             for process in living:
                 with suppress(subprocess.TimeoutExpired):
@@ -241,7 +280,9 @@ class _Ranks:
         done = {rank for rank, event in self.final.items() if "outcome" in event}
         codes = [0 if rank in done else process.returncode for rank, process in enumerate(self.processes)]
         if self.killed is not None:
-            raise ClozeError(self._death(self.killed))
+            raise self._death(self.killed)
+        if self.first_failed is not None and codes[self.first_failed] == -signal.SIGTERM:
+            raise Stopped(self._stopped_sentence(f"{self.job.stage} was stopped (SIGTERM); run again to go on"))
         if any(codes):
             errors = [self.final[rank] for rank in sorted(self.final) if "error" in self.final[rank]]
             errors.sort(key=lambda event: event["exit_code"] not in BY_EXIT_CODE)
@@ -252,22 +293,45 @@ class _Ranks:
                 hint = "" if event["exit_code"] in BY_EXIT_CODE else f" (log: {self.logs})"
                 raise BY_EXIT_CODE.get(event["exit_code"], ClozeError)(event["error"] + hint)
             rank = self.first_failed if self.first_failed is not None else next(r for r, code in enumerate(codes) if code)
-            raise ClozeError(self._death(rank))
+            raise self._death(rank)
         event = self.final.get(0, {})
         if "outcome" not in event:
             raise ClozeError(f"{self.job.stage} ended without a result; its output is in {self.logs / 'rank0.log'}")
         self.build.counters.update(event["counters"])
         return Outcome(**event["outcome"])
 
-    def _death(self, rank: int) -> str:
-        """How a rank ended that left no word."""
-        number = self.build.execution.node_rank * self.count + rank  # among all machines' ranks
-        who = f"{self.job.stage} rank {number}" if self.count * self.build.execution.nodes > 1 else self.job.stage
-        return f"{who} {ending(self.processes[rank].returncode)}; its output is in {self.logs / f'rank{number}.log'}"
+    def _log(self, rank: int) -> Path:
+        return self.logs / f"rank{self._number(rank)}.log"
 
-    def _stopped_sentence(self) -> str:
+    def _number(self, rank: int) -> int:
+        """Of a rank of this machine, among all machines'."""
+        return self.build.execution.node_rank * self.count + rank
+
+    def _who(self, rank: int) -> str:
+        execution = self.build.execution
+        if self.count * execution.nodes == 1:
+            return self.job.stage
+        return f"{self.job.stage} rank {self._number(rank)}" + (f" on {socket.gethostname()}" if execution.nodes > 1 else "")
+
+    def _death(self, rank: int) -> ClozeError:
+        """How a rank ended that left no word."""
+        code = self.processes[rank].returncode
+        error = ClozeError(f"{self._who(rank)} {ending(code, self.memory.short())}; its output is in {self._log(rank)}")
+        error.died = code < 0
+        return error
+
+    def _hung(self, hang: Hang) -> ClozeError:
+        """A rank does not go on."""
+        stacks = (
+            f"the stacks of all ranks are in {self.logs}/rank*.log" if self.count > 1 else f"its stacks are in {self._log(0)}"
+        )
+        error = ClozeError(f"{self._who(hang.rank)} {hang.sentence}; {stacks}; run again to go on from the last checkpoint")
+        error.step, error.died = hang.step, True
+        return error
+
+    def _stopped_sentence(self, otherwise: str | None = None) -> str:
         told = [event["error"] for event in self.final.values() if event.get("exit_code") == Stopped.exit_code]
-        return told[0] if told else f"{self.job.stage} was stopped and saved a checkpoint; run again to go on"
+        return told[0] if told else otherwise or f"{self.job.stage} was stopped and saved a checkpoint; run again to go on"
 
 
 def rank_environments(execution: Execution, count: int) -> list[dict[str, str]]:
