@@ -49,6 +49,7 @@ class Agent:
         self.outbox = mailbox.Outbox(launch.file(f"node{node}"))
         self.ranks: Ranks | ElasticRanks | None = None
         self._asked: float | None = None  # to end: the grace
+        self._seconds = launch.grace_seconds  # of grace, where nobody says how many
         self._failed_since: float | None = None
         self._over = threading.Event()
 
@@ -113,7 +114,11 @@ class Agent:
 
     def _forward(self, told: Sequence[Told]) -> None:
         self.outbox.send([{"rank": rank, **event} for rank, event in told])
-        if self._failed_since is None and any(event.get("ended") or event.get("exit_code") for _, event in told):
+        if self.launch.grace_grows:
+            self._seconds = max([self._seconds, *(float(event["grace"]) for _, event in told if "grace" in event)])
+        if self._failed_since is None and any(
+            event.get("ended") or event.get("exit_code") or "hung" in event for _, event in told
+        ):
             self._failed_since = time.monotonic()
 
     def _tell(self, event: dict[str, Any]) -> None:
@@ -122,7 +127,7 @@ class Agent:
     def _grace(self) -> float | None:
         """The seconds that the ranks have to save, if they are to end now."""
         if self._asked is None and self.leash and _closed(sys.stdin.fileno()):
-            self._asked = self.launch.grace_seconds
+            self._asked = self._seconds
         if self._asked is None and self._failed_since is not None and time.monotonic() > self._failed_since + ALONE_SECONDS:
             self._asked = 0.0  # nobody is there to end what waits for the failed one
         if self._asked is None:
@@ -131,7 +136,7 @@ class Agent:
         return self._asked
 
     def _terminate(self, *_: object) -> None:
-        self._asked = self.launch.grace_seconds
+        self._asked = self._seconds
 
     def _beat(self) -> None:
         path, count = self.launch.file(f"beat{self.node}"), 0

@@ -1,7 +1,8 @@
 """The head: runs a stage in processes of its own, one a rank, by any launcher, and brings progress, outcome and errors back.
 
 On a stop (SIGTERM, Ctrl-C, a cancelled flow, `cloze cancel`) the ranks get SIGTERM and `execution.grace_seconds` to save a
-checkpoint. When one rank fails or dies, the others are ended too, so nothing waits for a peer that will never answer. What was lost is
+checkpoint. When one rank fails, dies or hangs, the others are ended too, so nothing waits for a peer that will never answer. A rank
+that SIGTERM ended before it could heed it was asked to stop, and so are all. What was lost is
 started again where `execution` allows it, see `restarts.py`.
 """
 
@@ -56,7 +57,6 @@ class Head:
 
     def __init__(self, launcher: Launcher, work: Work) -> None:
         self.launcher, self.work, self.build = launcher, work, work.build
-        self.grace = work.execution.grace_seconds
         minutes = work.execution.timeout_minutes
         self.deadline = None if minutes is None else time.monotonic() + 60.0 * minutes
         self.asked = cancelling.Asked(work.build.path)
@@ -68,18 +68,24 @@ class Head:
         try:
             self._watch(started, course)
         except BaseException as error:
-            started.stop(self.grace)
-            with suppress(Exception):  # the ranks' last words do not matter more than why they were ended
-                while not started.over and (told := started.events(0)):
-                    course.take(told)
+            started.stop(course.grace)
+            self._drain(started, course)
             asked = not isinstance(error, Exception)  # KeyboardInterrupt and Prefect's termination; anything else is a fault
             if asked and course.stopped:
                 raise Stopped(course.stopped_sentence()) from None
             raise
         finally:
             started.stop(0)
+            self._drain(started, course)
             started.close()
         return course.outcome()
+
+    @staticmethod
+    def _drain(started: Started, course: Course) -> None:
+        """The last words of ranks that have ended; they do not matter more than why they were ended."""
+        with suppress(Exception):
+            while told := started.events(0):
+                course.take(told)
 
     def _watch(self, started: Started, course: Course) -> None:
         """Until every rank has ended; breaks off soon after the first failure, and after the last outcome."""
@@ -87,10 +93,15 @@ class Head:
         while not started.over:
             course.take(started.events(LOOK_SECONDS))
             self._look_whether_to_stop()
+            if course.hung and not course.failed:
+                return
+            if course.terminated:
+                started.stop(course.grace)
+                return
             if deadline is None and (course.failed or course.done):
                 # one that has told its outcome only has to end; on a busy machine that takes a while
                 patient = course.stopping or not course.failed
-                deadline = time.monotonic() + (self.grace if patient else PEER_SECONDS)
+                deadline = time.monotonic() + (course.grace if patient else PEER_SECONDS)
             if deadline is not None and time.monotonic() > deadline:
                 return
 

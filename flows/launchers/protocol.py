@@ -11,7 +11,9 @@ directory, which all machines share. So what starts agents is small, a `Starter`
 An event is a JSON object of one of these kinds:
 
     what the rank's stage tells               see pipeline/core/worker.py
-    {"ended": code, "ours": bool}             of a rank: its process has ended, as `subprocess` gives codes; ours: we ended it
+    {"ended": code, "ours": bool, …}          of a rank: its process has ended, as `subprocess` gives codes; ours: we ended it; `short`:
+                                              its host was short of memory; `step`: that it was at, from 1
+    {"hung": sentence, "step": n}             of a rank: it does not go on
     {"fault": sentence, "exit_code": code}    of no rank (None): the launch itself failed: a host refuses, or is lost
     {"note": sentence}                        of no rank: something is to be known, and the ranks go on
 """
@@ -131,6 +133,7 @@ class Launch:
         master: HOST:PORT of rank 0's store; port 0: the first node chooses. HOST may be empty: the first node's own name.
         program: what identifies the program (`program.identity`), the same on all hosts.
         inputs: each input's path and fingerprint, the same on all hosts.
+        grace_grows: whether ranks that tell how long they need to stop get that.
         devices: the GPUs of each host to be used; empty: as many as there are ranks, from 0.
         elastic: how torchrun starts the ranks, where it does; else None.
     """
@@ -145,6 +148,7 @@ class Launch:
     program: Mapping[str, str]
     inputs: Mapping[str, tuple[str, str]]
     grace_seconds: float
+    grace_grows: bool
     device: str = "auto"
     devices: tuple[str, ...] = ()
     elastic: Elastic | None = None
