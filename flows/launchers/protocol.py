@@ -174,10 +174,10 @@ class Launch:
         found = mailbox.get(storage.join(directory, LAUNCH))
         if found is None:
             return None
-        told = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-        inputs = {name: tuple(value) for name, value in found["inputs"].items()}
-        elastic = Elastic(**found["elastic"]) if found["elastic"] else None
-        return cls(**{**told, "inputs": inputs, "elastic": elastic})
+        told: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+        told["inputs"] = {name: tuple(value) for name, value in found["inputs"].items()}
+        told["elastic"] = Elastic(**found["elastic"]) if found["elastic"] else None
+        return cls(**told)
 
 
 class Handle(Protocol):
