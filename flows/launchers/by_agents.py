@@ -132,7 +132,8 @@ class Agents:
         return node.host or self._handle.host(node.number) or f"number {node.number}"
 
     def _poll(self) -> list[Told]:
-        gone, told = self._handle.gone(), []
+        gone = self._handle.gone()
+        told: list[Told] = []
         for node in self._nodes:
             if node.over:
                 continue

@@ -39,7 +39,7 @@ class Course:
         self._hung: tuple[int, str] | None = None  # a rank that does not go on, and what it does
         self._step = 0  # the furthest that a rank was at
         self.grace = build.execution.least_grace
-        self._progress: tuple[Any, ...] = (0, None, "steps")  # as it was told last
+        self._progress: tuple[float, float | None, str] = (0, None, "steps")  # as it was told last
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -127,7 +127,7 @@ class Course:
     def _report(self, kind: str, values: Any) -> None:
         report = self.build.report
         if kind == "progress":
-            self._progress = tuple(values[:3])
+            self._progress = values[0], values[1], values[2]
             report.progress(*values)
         elif kind == "metrics":
             report.metrics(values)
