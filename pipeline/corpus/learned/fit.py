@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.core.errors import DataError
 from pipeline.corpus.dedup.ngrams import Words, normal
-from pipeline.corpus.learned.models import ADDED, F32, Filter, buckets, thresholds
+from pipeline.corpus.learned_filter import ADDED, F32, Filter, buckets, thresholds
 
 STRENGTHS = (1e2, 1e3, 1e4, 1e5)  # inverse of the penalty; chosen by held-out documents
 FEWEST = 20  # documents of a kind, of which a fifth is held out

@@ -14,7 +14,7 @@ from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.steps.base import StepFunction, StepKind, StepResult, only_from
 
 if TYPE_CHECKING:
-    from pipeline.corpus.learned.models import Filter
+    from pipeline.corpus.learned_filter import Filter
 
 REASON = "unlike_good"
 
@@ -40,7 +40,7 @@ class LearnedOptions(CorpusOptions):
 
 @functools.lru_cache(maxsize=4)
 def _filter(path: str) -> Filter:
-    from pipeline.corpus.learned.models import Filter
+    from pipeline.corpus.learned_filter import Filter
 
     return Filter.read(path)
 

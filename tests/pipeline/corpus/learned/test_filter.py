@@ -12,8 +12,8 @@ from pipeline.core import artifact
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execute import execute
-from pipeline.corpus.learned.models import DESCRIPTION, WEIGHTS, Filter, thresholds
 from pipeline.corpus.learned.stage import STAGE, FilterConfig
+from pipeline.corpus.learned_filter import DESCRIPTION, WEIGHTS, Filter, thresholds
 from tests.pipeline.corpus.corpora import make, rows, write_jsonl
 
 GOOD = "river mountain forest valley stone castle village harvest winter summer bridge garden".split()
