@@ -52,8 +52,13 @@ class Watchdog:
             self._began += seconds
 
     @property
+    def usual(self) -> float:
+        """Seconds that a step takes; 0: not known yet."""
+        return statistics.median(self._recent) if self._recent else 0.0
+
+    @property
     def limit(self) -> float:
         """Seconds that a phase of a step may take; 0: any time."""
-        if not self._floor or self._seen <= FIRST:
+        if not self._floor or not self._recent:
             return 0.0
-        return max(self._floor, TIMES * statistics.median(self._recent))
+        return max(self._floor, TIMES * self.usual)
