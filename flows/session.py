@@ -17,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 from rich.markup import escape
 
-from flows.graph import begun, estimate, overrides, plan, record, retries, schedule, slots, stages
+from flows.graph import begun, estimate, overrides, plan, record, schedule, slots, stages
 from flows.graph import config as configs
+from flows.launchers import retries
 from flows.tracking.node import NodeFacts, status_of
 from flows.tracking.records import RunRecords
 from flows.tracking.spool import FLUSH_SECONDS
@@ -244,10 +245,10 @@ class Session:
 
     def may_pass(self, step: plan.Step, error: BaseException) -> bool:
         """Whether another try of the node may end otherwise. Asked once for each failure."""
-        gpus = None
+        gpus: tuple[str, ...] | None = None
         if self.machine.gpus and step.node.execution.device != "cpu":
             self.machine = slots.machine()  # one may be lost
-            gpus = len(self.machine.gpus)
+            gpus = self.machine.gpus
         return not self._stop.is_set() and self.tries(step).may_pass(error, gpus)
 
     def make(self, step: plan.Step) -> Result:

@@ -18,8 +18,9 @@ from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed
 
-from flows.graph import plan, retries
+from flows.graph import plan
 from flows.graph.stages import headline
+from flows.launchers import retries
 from flows.prefect.pages import node_page
 from flows.prefect.telling import Progress, Teller
 from flows.session import Session

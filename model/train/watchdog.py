@@ -1,4 +1,4 @@
-"""How long a step may take before this rank is held to hang; see `pipeline.core.pulse` for who looks, `flows.graph.hanging` for what
+"""How long a step may take before this rank is held to hang; see `pipeline.core.pulse` for who looks, `flows.launchers.hanging` for what
 follows.
 """
 

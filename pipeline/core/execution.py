@@ -44,6 +44,25 @@ class Execution(BaseModel):
     master: str = "127.0.0.1:0"
     """HOST:PORT of the first machine; on one machine port 0 lets the system choose."""
 
+    launcher: str = Field(default="local", min_length=1)
+    """Who starts the training processes: local (this machine's alone), ssh or torchrun (docs/operations.md)."""
+
+    hostfile: str | None = None
+    """A file of the machines that train together, a line each: HOST, or HOST slots=PROCESSES."""
+
+    min_nodes: int | None = Field(default=None, ge=1)
+    """The fewest machines to go on with when others are lost; without it, all are needed."""
+
+    restarts: int | None = Field(default=None, ge=0)
+    """How often processes or machines that were lost are started again, from the newest checkpoint; by default 3 with min_nodes or
+    min_processes, else 0."""
+
+    remote_python: str | None = None
+    """The Python of the other machines; without it, this one's path."""
+
+    ssh_options: tuple[str, ...] = ()
+    """Options of ssh as its configuration has them, such as Port=2222 or User=train."""
+
     engine: Literal["auto", "torch", "deepspeed"] = "auto"
     """What runs training steps; auto takes DeepSpeed where a ZeRO stage is asked for or a device is too small, else torch."""
 
@@ -126,4 +145,6 @@ class Execution(BaseModel):
     def _rank_is_a_node(self) -> Execution:
         if self.node_rank >= self.nodes:
             raise ValueError(f"node_rank ({self.node_rank}) must be less than nodes ({self.nodes}); ranks count from 0")
+        if self.min_nodes is not None and self.hostfile is None and self.min_nodes > self.nodes:
+            raise ValueError(f"min_nodes ({self.min_nodes}) must be at most nodes ({self.nodes})")
         return self

@@ -116,7 +116,7 @@ def serve(path: str) -> None:
     import flows.commands.dataset
     import flows.commands.pretrain
     import flows.commands.vocab
-    import flows.graph.launch
+    import flows.launchers.head
     import flows.views.live
     import model.train.engines.torch
     import model.train.pretraining

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.graph.retries import Tries
+from flows.launchers.retries import Tries
 from pipeline.core.errors import ClozeError, DataError
 from pipeline.core.execution import Execution
 
@@ -52,5 +52,5 @@ def test_fewer_processes_are_another_try_even_at_the_same_step() -> None:
 @pytest.mark.parametrize(("gpus", "processes"), [(4, 4), (3, 3), (1, 2), (None, 4)])
 def test_gpus_that_are_gone_are_done_without_at_once(gpus: int | None, processes: int) -> None:
     tries = Tries(Execution(processes=4, min_processes=2))
-    assert tries.may_pass(failure("no such device", 5), gpus)
+    assert tries.may_pass(failure("no such device", 5), None if gpus is None else list(map(str, range(gpus))))
     assert tries.execution.processes == processes

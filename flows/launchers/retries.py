@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from pipeline.core.errors import ClozeError, DataError, Stopped, UsageError
 from pipeline.core.execution import Execution
@@ -34,11 +35,11 @@ class Tries:
         self._before: tuple[int, str] | None = None
         self._deaths = 0
 
-    def may_pass(self, error: BaseException, gpus: int | None = None) -> bool:
+    def may_pass(self, error: BaseException, gpus: Sequence[str] | None = None) -> bool:
         """Whether another try may end otherwise: not what cannot pass, and not what failed twice at the same step in the same words.
 
         Args:
-            gpus: how many there are now; None: it computes elsewhere.
+            gpus: those that answer now, by CUDA's numbers; None: it computes elsewhere.
         """
         if not can_pass(error):
             return False
@@ -47,20 +48,22 @@ class Tries:
         fewer = self._fewer(error, gpus)
         return fewer or not again
 
-    def _fewer(self, error: BaseException, gpus: int | None) -> bool:
+    def _fewer(self, error: BaseException, gpus: Sequence[str] | None) -> bool:
         """Whether the next try has fewer processes than this one."""
         least, count = self.execution.min_processes, self.execution.processes
         self._deaths += isinstance(error, ClozeError) and error.died
         if least is None:
             return False
-        if gpus is not None and gpus < count:
-            wanted = gpus
+        left = gpus if gpus is None or not self.execution.devices else [one for one in self.execution.devices if one in gpus]
+        if left is not None and len(left) < count:
+            wanted = len(left)
         elif self._deaths >= DEATHS:
             wanted, self._deaths = count - 1, 0
         else:
             wanted = count
         wanted = max(least, wanted)
-        self.execution = self.execution.model_copy(update={"processes": wanted})
+        given = {"devices": tuple(left[:wanted])} if left is not None and self.execution.devices else {}
+        self.execution = self.execution.model_copy(update={"processes": wanted, **given})
         return wanted < count
 
 
