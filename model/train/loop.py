@@ -197,9 +197,11 @@ class _Loop:
         while not self._over():
             try:
                 self._steps()
+                self.watchdog.end()
                 self._save()
                 break
             except RollBack as found:
+                self.watchdog.end()
                 self._go_back(found)
         progress = self.progress
         if self._last is not None and progress.step < self._last:

@@ -20,6 +20,7 @@ from model import checkpoint
 from model.train import waits
 from model.train.distributed import World
 from model.train.stage import STAGE
+from model.train.watchdog import Watchdog
 from pipeline.core.errors import ClozeError
 from pipeline.core.execution import Execution
 from pipeline.core.pulse import Phase, Pulse, Watched
@@ -194,3 +195,17 @@ def test_a_rank_that_dies_twice_is_done_without(dataset: str, tmp_path: Path, mo
         checkpoint.load(str(newest)).state for newest in (max((tmp_path / "run").glob("checkpoints/step-*")), alone.checkpoint)
     )
     assert all(torch.allclose(tensor, theirs[name], rtol=0, atol=1e-4) for name, tensor in ours.items())
+
+
+def test_what_comes_after_the_last_step_may_take_any_time() -> None:
+    watched = Watched()
+    pulse = Pulse(watched.number)
+    watchdog = Watchdog(pulse, 60.0, compiled=False)
+    limits = []
+    for step in range(1, 8):
+        watchdog.begin(step)
+        limits.append(watched.look().limit)
+    assert limits == [0, 0, 0, 0, 60, 60, 60]  # the first steps allocate
+    watchdog.end()
+    assert watched.look().limit == 0
+    watched.close()
