@@ -1,14 +1,17 @@
 """What a training on three hosts survives: `python -m benchmarks.chaos --steps 120`. Needs root, iproute2 and an OpenSSH server.
 
-The hosts are network namespaces (`tests/hosts.py`). While a BERT-tiny trains on them by `--launcher ssh --min-nodes 2`, one fault after another comes over it, each at the first checkpoint after the one before is over:
+The hosts are network namespaces (`tests/hosts.py`). While a BERT-tiny trains on them by `--launcher ssh --min-nodes 2`, one fault after
+another comes over it, each at the first checkpoint after the one before is over:
 
     link     a host's cable is pulled for 20 s
     rank     a rank is killed
     pause    a host stands still (SIGSTOP to all that runs there) for 50 s: it is given up, and wakes up as a stranger
-    disk     the shared disk is full for a while
-    host     a host is killed, its cable pulled at the same time; it is there again when all is over
+    disk     the shared disk is full until the ranks have ended of it
+    host     a host is killed, its cable pulled at the same time
 
-No clock is moved: the hosts share the kernel's, and libfaketime 0.9.10 makes Python's `time.sleep` fail (EINVAL) or hang. Printed: for each fault the seconds from it to the next new step, the loss beside that of an undisturbed training on the same hosts and of
+No clock is moved: the hosts share the kernel's, and libfaketime 0.9.10 makes Python's `time.sleep` fail (EINVAL) or hang.
+
+Printed: for each fault the seconds from it to the next new step, the loss beside that of an undisturbed training on the same hosts and of
 one process, and the goodput: the undisturbed training's seconds over the disturbed one's.
 """
 
