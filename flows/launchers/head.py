@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from flows.launchers import cancelling, restarts, table
+from flows.launchers import cancelling, restarts, table, torchrun
 from flows.launchers.course import Course
 from flows.launchers.protocol import Launcher, Started, Work
 from pipeline.core.config import StageConfig
@@ -46,7 +46,8 @@ def in_process(stage: Stage, reference: str) -> Callable[[StageConfig, Build], O
         work = Work(job=job, worker=f"{stage.worker}.worker", processes=processes, build=build)
         launcher = table.launcher(build.execution.launcher if stage.parallel else "local")
         launcher.check(build.execution)
-        cancelling.clear(build.path)
+        if build.execution.node_rank == 0 and not torchrun.joins(build.execution):  # the others have no say in the directory
+            cancelling.clear(build.path)
         return restarts.patiently(work, lambda tried: Head(launcher, tried).run())
 
     return run
