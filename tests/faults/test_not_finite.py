@@ -107,10 +107,10 @@ def test_weights_that_are_not_finite_are_no_checkpoint(dataset: str, tmp_path: P
 @pytest.mark.parametrize("zero", [0, pytest.param(1, marks=pytest.mark.soak), 3])
 def test_ranks_go_back_together(dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch, zero: int) -> None:
     """Two ranks of any engine come to the weights of one process."""
-    alone = here(SETTINGS, dataset, tmp_path / "alone", **EVERY)
+    alone = here(SETTINGS, dataset, tmp_path / "alone", micro_batch=4, **EVERY)
     more = {"engine": "deepspeed", "zero": zero} if zero else {"engine": "torch"}
     listener = Listener()
-    train(dataset, tmp_path / "run", poisoned, listener, "poison 40 64", **OF_RANKS, **EVERY, **more)
+    train(dataset, tmp_path / "run", poisoned, listener, "poison 40 64", **OF_RANKS, **EVERY, **more, micro_batch=4)
     assert any(said.startswith("WENT BACK TO STEP 4") for said in listener.said)
     (newest,) = (tmp_path / "run").glob("checkpoints/step-*")
     found = state.read(str(newest))
