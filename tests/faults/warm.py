@@ -214,11 +214,11 @@ class Warm:
 
     def alone(self) -> None:
         """Wait until nothing that was forked lives."""
-        while [child for child in psutil.Process(self._process.pid).children() if child.status() != psutil.STATUS_ZOMBIE]:
+        while self.forks():
             time.sleep(0.005)
 
-    def ranks(self) -> list[int]:
-        """The processes of ranks: all that are no verb's."""
+    def forks(self) -> list[int]:
+        """The processes that were forked: verbs and ranks."""
         return [child.pid for child in psutil.Process(self._process.pid).children()]
 
 
