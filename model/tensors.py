@@ -235,6 +235,7 @@ class Tensors(MutableMapping[str, Tensor]):
         if path.endswith(PICKLES):
             raise DataError(f"{path} is {PICKLE}")
         handle, size = self._handle(path), int(storage.stat(path)["size"])
+        handle.seek(0)
         try:
             length = int.from_bytes(handle.read(8), "little")
             if not 0 < length <= min(MOST_HEADER, size - 8):
@@ -299,7 +300,7 @@ def refuse(errors: Sequence[str]) -> None:
 def copy_own(module: torch.nn.Module, prefix: str, tensors: Mapping[str, Tensor], errors: list[str]) -> None:
     """Copy what the module itself holds, without those below it; what does not fit is added to `errors`."""
     missing: list[str] = []
-    module._load_from_state_dict(tensors, prefix, {}, True, missing, [], errors)  # type: ignore[no-untyped-call]
+    module._load_from_state_dict(tensors, prefix, {}, True, missing, [], errors)
     errors += [f"{name} is missing" for name in missing]
 
 

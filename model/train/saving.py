@@ -192,10 +192,10 @@ class Saver:
             raise failed
         if self._world.first:
             _cleared(directory)
-        rank, error = wrong[0]
+        rank, cause = wrong[0]
         where = f" by rank {rank}" if self._world.size > 1 else ""
         raise ClozeError(
-            f"the checkpoint {directory} could not be written{where} ({error}); older ones are intact: free some space and run again"
+            f"the checkpoint {directory} could not be written{where} ({cause}); older ones are intact: free some space and run again"
         ) from failed
 
     def _write_part(self, snapshot: Snapshot) -> list[FileEntry]:

@@ -66,7 +66,9 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
         Tensors([str(tmp_path / "state-00001-of-00003.safetensors")] * 2)
 
 
-@pytest.mark.parametrize("content", [b"", b"12345678", (1 << 40).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"[]"])
+@pytest.mark.parametrize(
+    "content", [b"", b"12345678", (1 << 40).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"[]"]
+)
 def test_what_is_none_of_ours_is_said(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
     with pytest.raises(DataError, match="is no safetensors file or is damaged"):
