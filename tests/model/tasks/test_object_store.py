@@ -26,4 +26,4 @@ def test_it_is_the_fine_tuning_of_a_disk(store: Store, sentiment: Path, pretrain
 
 def test_frozen_features_need_a_disk(store: Store, sentiment: Path, pretrained: str) -> None:
     with pytest.raises(UsageError, match="not on a local disk, where the features of a frozen encoder"):
-        finetune(settings(sentiment, frozen="last-hidden"), pretrained, store.path("tuned"))
+        finetune(settings(sentiment, frozen="last"), pretrained, store.path("tuned"))
