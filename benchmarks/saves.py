@@ -136,7 +136,9 @@ def main() -> int:
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     print(f"{platform.processor() or platform.machine()}, {cores} cores, torch {torch.__version__}; {options.model}")
-    print(f"{'ranks':<7}{'how':<10}{'stall s':>9}{'share':>9}{'written s':>11}{'step s':>9}{'while writing':>15}{'GB':>7}{'memory GB':>11}")
+    print(
+        f"{'ranks':<7}{'how':<10}{'stall s':>9}{'share':>9}{'written s':>11}{'step s':>9}{'while writing':>15}{'GB':>7}{'memory GB':>11}"
+    )
     for processes in map(int, options.processes.split(",")):
         with tempfile.TemporaryDirectory(dir=options.out) as name:
             directory = Path(name)
@@ -144,7 +146,8 @@ def main() -> int:
             values = {**vars(options), "threads": options.threads or max(1, cores // processes)}
             (directory / "values.json").write_text(json.dumps(values))
             ranks = start(["-m", "benchmarks.saves", "--rank", name], processes, directory / "log")
-            if any([rank.wait() for rank in ranks]):
+            codes = [rank.wait() for rank in ranks]
+            if any(codes):
                 print((directory / "log").read_text()[-3000:], file=sys.stderr)
                 return 1
             found = json.loads((directory / "found.json").read_text())
