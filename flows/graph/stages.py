@@ -62,7 +62,7 @@ def stage(name: str) -> Stage:
     found: Stage = load(reference)
     if found.worker is None:
         return found
-    from flows.graph.launch import in_process  # heavy, and the names above are read at every start
+    from flows.launchers.head import in_process  # heavy, and the names above are read at every start
 
     return dataclasses.replace(found, run=in_process(found, reference))
 

@@ -77,7 +77,7 @@ class Saver:
         self._path, self._world, self._saved, self._run, self._keep, self._sync = path, world, saved, run, keep, sync
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self._landed: list[int] = []
+        self._landed: list[tuple[int, float]] = []
         self.written = 0
         self.seconds = 0.0  # from the copy to `checkpoint.json`, of all that were written
 
@@ -86,8 +86,8 @@ class Saver:
         """Whether a save went wrong: the next `begin` or `wait` says how, on all ranks."""
         return self._error is not None
 
-    def landed(self) -> list[int]:
-        """The steps whose checkpoints are complete since the last call."""
+    def landed(self) -> list[tuple[int, float]]:
+        """The steps whose checkpoints are complete since the last call, and the seconds that each took."""
         found, self._landed = self._landed, []
         return found
 
@@ -162,9 +162,9 @@ class Saver:
         except BaseException as error:
             self._error = error
         else:
-            self.written += 1
-            self.seconds += time.monotonic() - began
-            self._landed.append(snapshot.step)
+            seconds = time.monotonic() - began
+            self.written, self.seconds = self.written + 1, self.seconds + seconds
+            self._landed.append((snapshot.step, seconds))
 
     def _save(self, snapshot: Snapshot) -> None:
         files = self._agreed(snapshot.step, lambda: self._write_part(snapshot))

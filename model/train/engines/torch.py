@@ -46,7 +46,7 @@ class TorchEngine:
             with torch.no_grad():
                 for tensor in self._model.state_dict(keep_vars=True).values():  # whatever made them, all begin with the same
                     distributed.broadcast(tensor, 0)
-            self._sums = GradientSums(self._parameters)
+            self._sums = GradientSums(self._parameters, world.pulse)
             if self._kind.sees == "matrices":
                 self._optimizer.ranks = (world.rank, world.size)  # type: ignore[attr-defined]
 
