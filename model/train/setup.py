@@ -30,7 +30,7 @@ from model.train.source import DatasetSource
 from model.train.start import Beginning, begin, build_network
 from model.train.teacher import load_teacher
 from pipeline.core import fingerprints, random_keys, storage
-from pipeline.core.errors import DataError, UsageError
+from pipeline.core.errors import DataError
 from pipeline.core.shards import HELDOUT, TRAIN
 from pipeline.core.stage import Build
 from pipeline.dataset.schema import DatasetInfo
@@ -72,15 +72,13 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         UsageError: the model cannot read the dataset, or the machine cannot run it like this.
     """
     phases.check_inputs(build.inputs)
-    if not storage.is_local(build.path):
-        raise UsageError(f"{build.path} is not on a local disk, where checkpoints must be renamed; train on one and copy")
     data = open_dataset(build.inputs["dataset"], config.dynamic, world)
     info, train = data.info, data.train
     notes: list[str] = []
     resumed = state.resume(build.path, build.fingerprint, world, notes)
     source_print, phase = fingerprints.input_fingerprint(build.inputs["dataset"]), build.inputs.get("continue")
     if resumed is None and phase is not None:
-        resumed = phases.trunk(phase, world)
+        resumed = phases.trunk(phase, world, build)
     begun = _begun(resumed, source_print)
     phases.check_schedule(config, begun)
     path = build.inputs.get("teacher")

@@ -82,7 +82,7 @@ def device_memory(device: torch.device) -> int | None:
 
 
 def check_disk(path: str, parameters: int, keep: int) -> int:
-    """Refuse to begin what the disk cannot hold: `keep` checkpoints and the one being written.
+    """Refuse to begin what the disk cannot hold: `keep` checkpoints and the one being written. An object store holds anything.
 
     Returns:
         The bytes they take.
@@ -92,7 +92,7 @@ def check_disk(path: str, parameters: int, keep: int) -> int:
     """
     storage.make_dirs(path)
     needed = parameters * BYTES_A_WEIGHT * (keep + 1)
-    free = shutil.disk_usage(storage.filesystem(path)[1]).free
+    free = shutil.disk_usage(storage.filesystem(path)[1]).free if storage.is_local(path) else needed
     if free < needed:
         raise ClozeError(
             f"{path} has {free / 1e9:.1f} GB free, {keep + 1} checkpoints take {needed / 1e9:.1f} GB;"

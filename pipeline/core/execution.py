@@ -99,11 +99,11 @@ class Execution(BaseModel):
     timeout_minutes: float | None = Field(default=None, gt=0)
     """Minutes after which a stage's processes are stopped, with a checkpoint if it is a training; the stage has failed then."""
 
-    checkpoint_every: int = Field(default=0, ge=0)
-    """Steps between checkpoints; 0 goes by checkpoint_minutes instead."""
+    checkpoint_every: int | None = Field(default=None, ge=1)
+    """Steps between checkpoints; without it, checkpoint_minutes counts."""
 
     checkpoint_minutes: float = Field(default=10.0, gt=0)
-    """Minutes between checkpoints, where checkpoint_every is 0; the last step is always saved."""
+    """Minutes between checkpoints, where checkpoint_every is not said; the last step is always saved."""
 
     keep_checkpoints: int = Field(default=2, ge=1)
     """The newest checkpoints that are kept."""

@@ -195,13 +195,15 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
     finished = train(training, build, world, setup.stop, resumed, report)
     step, best = finished.progress.step, finished.progress.best
     if finished.best is None or best is None or best["step"] == step:
-        predictions, weights = measure.predictions(step), finished.weights
+        directory, predictions = storage.join(path, finished.checkpoint), measure.predictions(step)
+        weights = plain(checkpoint.weights(directory)) if world.first else {}
     else:
-        step, weights = int(best["step"]), checkpoint.read_tensors(storage.join(path, finished.best, checkpoint.WEIGHTS))
-        predictions = _predicted(setup, plain(weights), path, precision)
+        step, directory = int(best["step"]), storage.join(path, finished.best)
+        weights = plain(checkpoint.weights(directory))
+        predictions = _predicted(setup, weights, path, precision)
     if world.first:
         storage.remove(states)
-    return Fit(finished=finished, step=step, weights=plain(weights), predictions=predictions, precision=precision)
+    return Fit(finished=finished, step=step, weights=weights, predictions=predictions, precision=precision)
 
 
 def _predicted(setup: Setup, weights: Mapping[str, Tensor], path: str, precision: Precision) -> Any:
