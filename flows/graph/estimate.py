@@ -188,18 +188,22 @@ def _facts_at(path: str) -> Facts:
 def this_computer() -> Computer:
     """This machine as stages' arithmetic sees it."""
     there = slots.machine()
-    return Computer(cpus=there.cpus, gpus=len(there.gpus), gpu_bytes=_gpu_bytes() if there.gpus else 0)
+    memory, name = _gpu() if there.gpus else (0, "")
+    return Computer(cpus=there.cpus, gpus=len(there.gpus), gpu_bytes=memory, gpu=name)
 
 
 @cache
-def _gpu_bytes() -> int:
+def _gpu() -> tuple[int, str]:
+    """The memory of the smallest GPU, and its name."""
     with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
         told = subprocess.run(
-            ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"],
+            ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"],
             capture_output=True, text=True, check=False, timeout=20,
         ).stdout  # fmt: skip
-        return min(int(line) for line in told.split()) << 20
-    return 0
+        rows = [line.split(",", 1) for line in told.splitlines()]
+        memory, name = min((int(memory), name.strip()) for memory, name in rows)
+        return memory << 20, name
+    return 0, ""
 
 
 def together(steps: Sequence[Step], found: Mapping[str, Estimate]) -> float | None:

@@ -166,7 +166,7 @@ def test_disk_grows_with_what_is_kept_and_memory_with_the_model(place: Path) -> 
 
 def test_a_gpu_is_asked_for_where_there_is_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setattr(estimate, "_gpu_bytes", lambda: 80 << 30)
+    monkeypatch.setattr(estimate, "_gpu", lambda: (80 << 30, "NVIDIA A100-SXM4-80GB"))
     found = planned(place, "run.device=auto", "pretrain.model=bert-base", "pretrain.steps=100000", "pretrain.global_batch=256")[
         1
     ]
