@@ -85,7 +85,19 @@ def _bytes(row: Plan) -> str:
 def _ways(plan: Plan) -> Table:
     """A line for each stage, with and without checkpointing, that fits."""
     gpus = plan["hardware"]["gpus"]
-    columns = ["ZeRO", "again", "rows", "memory", "step", "tokens/s", "hours", *(["GPU-h"] if gpus else []), "kWh", "net", "waits"]
+    columns = [
+        "ZeRO",
+        "again",
+        "rows",
+        "memory",
+        "step",
+        "tokens/s",
+        "hours",
+        *(["GPU-h"] if gpus else []),
+        "kWh",
+        "net",
+        "waits",
+    ]
     title = "as few passes a step as fit (net: the network's share of the time; waits: what is not beside computing)"
     table = table_of(columns, right=columns, title=title)
     for way in plan["ways"]:

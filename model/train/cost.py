@@ -64,9 +64,7 @@ def training_memory(
     return int(execution.processes * memory.PROCESS["cuda"]), int(found.total)
 
 
-def training_speed(
-    model: ModelConfig, mean: float, rows: int, execution: Execution, device: str, computer: Computer
-) -> float:
+def training_speed(model: ModelConfig, mean: float, rows: int, execution: Execution, device: str, computer: Computer) -> float:
     """Operations a second of each GPU, or of the machine's CPU, with what its ranks wait for each other."""
     there = hardware.of(device, computer)
     if there.kind == "cpu":

@@ -110,7 +110,8 @@ def _encoder(model: ModelConfig, length: int, how: Computing, everywhere: bool) 
     rest = _rest(model, how)
     widest = max(attention) + rest  # of the layer that is just computed, forward or backward, as much again
     if how.checkpointing:
-        kept = 4.0 * model.hidden_size * (len(attention) - 1) + widest
+        last = attention[-1] + rest * (1.0 if everywhere else MASK_SHARE)  # neither it nor the first is computed again
+        kept = 4.0 * model.hidden_size * max(0, len(attention) - 2) + attention[0] + rest + last
     else:
         kept = sum(attention) + rest * (len(attention) - 1 + (1.0 if everywhere else MASK_SHARE))
     embeddings = model.word_width * (4.0 + (how.number if model.hidden_dropout else 0))
@@ -174,7 +175,13 @@ def training_memory(
         activations = max(activations - gradients, 0.0)
     saving = 0.0 if how.device == "cuda" else BYTES_A_WEIGHT / WEIGHT_BYTES * weights
     return Memory(
-        weights=own, gradients=gradients, moments=moments, activations=activations, buffers=buffers, process=context, saving=saving
+        weights=own,
+        gradients=gradients,
+        moments=moments,
+        activations=activations,
+        buffers=buffers,
+        process=context,
+        saving=saving,
     )
 
 

@@ -11,6 +11,7 @@ from model.train.scale.network import REACHED
 from pipeline.core.humanize import duration, size
 
 if TYPE_CHECKING:
+    from model.train.scale.hardware import Device
     from model.train.scale.plan import Setting
 
 
@@ -20,9 +21,11 @@ def assumptions(setting: Setting, faults: Faults) -> list[str]:
     found = [f"{device.told()} ({device.source})."]
     if device.kind == "cuda":
         found.append(_mfu(setting))
-        found.append(f"{MARGIN:.0%} of a GPU's memory can be planned with.")
     else:
-        found.append("A core computes as fast as measured here with large models; --gpus plans for GPUs.")
+        found.append(
+            "A core computes large models as fast as one of a Xeon with AMX (benchmarks/README.md); --gpus plans for GPUs."
+        )
+    found.append(f"{MARGIN:.0%} of the memory can be planned with.")
     if wanted.global_batch is None:
         found.append(f"{setting.batch:,} sequences a step: the {model.family} paper's; --global-batch says otherwise.")
     if wanted.length is None:
@@ -32,26 +35,10 @@ def assumptions(setting: Setting, faults: Faults) -> list[str]:
     found.append(f"Rows are {setting.mean / setting.length:.0%} full.")
     if links.ranks > 1:
         found.append(_network(setting))
-    found.append(
-        f"Energy is {'the boards' if device.kind == 'cuda' else 'the CPU'} at the limit of {device.watts:,.0f} W, without hosts"
-        " and cooling (a DGX H100 takes up to 10.2 kW, 1.8 times its GPUs: NVIDIA's data sheet)."
-        if device.kind == "cuda"
-        else f"Energy is the CPU's share of its limit, {device.watts:,.0f} W, without the rest of the machine."
-    )
-    found.append(
-        f"The dataset has {wanted.copies} mask copies of 15 % and {'each token once' if wanted.epochs == 1 else f'is read {wanted.epochs:g} times'};"
-        " --copies and --epochs say otherwise."
-    )
-    source = "Llama 3: 419 in 54 days on 16,384 H100" if wanted.gpu_hours == LLAMA_3 else "--gpu-hours-between-failures"
-    found.append(
-        f"One unplanned interruption in {wanted.gpu_hours:,.0f} hours of a {'GPU' if device.kind == 'cuda' else 'machine'} ({source}); a save stops training for"
-        f" {duration(faults.stall)}, a restart takes {duration(faults.restart)}"
-        + (
-            " (both measured)."
-            if wanted.save_seconds is not None and wanted.restart_seconds is not None
-            else "; --save-seconds and --restart-seconds give measured ones."
-        )
-    )
+    found.append(_energy(device))
+    times = "each token once" if wanted.epochs == 1 else f"is read {wanted.epochs:g} times"
+    found.append(f"The dataset has {wanted.copies} mask copies of 15 % and {times}; --copies and --epochs say otherwise.")
+    found.append(_failures(setting, faults))
     return found
 
 
@@ -70,4 +57,25 @@ def _network(setting: Setting) -> str:
     return (
         f"{links.per_node} GPUs a machine, {size(links.inside)}/s between its GPUs{between}, of which {REACHED:.0%} is reached; gradients"
         f" are sent as fp32 beside {step.OVERLAP:.0%} of the last backward pass; --interconnect and --gpus-per-node say otherwise."
+    )
+
+
+def _energy(device: Device) -> str:
+    if device.kind == "cpu":
+        return f"Energy is the cores' share of a processor's limit, {device.watts:,.0f} W, without the rest of the machine."
+    return (
+        f"Energy is that of the boards at their limit of {device.watts:,.0f} W, without hosts and cooling (a DGX H100 takes up to 10.2 kW,"
+        " 1.8 times its GPUs: NVIDIA's data sheet)."
+    )
+
+
+def _failures(setting: Setting, faults: Faults) -> str:
+    wanted = setting.wanted
+    source = "Llama 3: 419 in 54 days on 16,384 H100" if wanted.gpu_hours == LLAMA_3 else "--gpu-hours-between-failures"
+    unit = "GPU" if setting.device.kind == "cuda" else "machine"
+    measured = wanted.save_seconds is not None and wanted.restart_seconds is not None
+    return (
+        f"One unplanned interruption in {wanted.gpu_hours:,.0f} hours of a {unit} ({source}); a save stops training for"
+        f" {duration(faults.stall)}, a restart takes {duration(faults.restart)}"
+        + (" (both as measured)." if measured else "; --save-seconds and --restart-seconds give measured ones.")
     )

@@ -123,6 +123,8 @@ def simulated(faults: Faults, interval: float, *, work: float, seeds: Sequence[i
 def best_simulated(faults: Faults, *, work: float, seeds: Sequence[int], around: float) -> tuple[float, float]:
     """The interval of the highest mean goodput among steps of a tenth around `around`, and that goodput."""
     tried = [around * 1.1**power for power in range(-16, 17)]
-    found = {interval: simulated(faults, interval, work=work, seeds=seeds) for interval in tried if interval >= SMALLEST_INTERVAL}
+    found = {
+        interval: simulated(faults, interval, work=work, seeds=seeds) for interval in tried if interval >= SMALLEST_INTERVAL
+    }
     best = max(found, key=found.__getitem__)
     return best, found[best]

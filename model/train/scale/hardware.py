@@ -109,7 +109,14 @@ GPUS: dict[str, Device] = {
     )
 }  # fmt: skip
 DEFAULT_GPU = "a100-80"  # of a GPU that nobody has named
-SPELLINGS = {"a100": "a100-80", "a100-40gb": "a100-40", "a100-80gb": "a100-80", "4090": "rtx-4090", "rtx4090": "rtx-4090", "a10": "a10g"}
+SPELLINGS = {
+    "a100": "a100-80",
+    "a100-40gb": "a100-40",
+    "a100-80gb": "a100-80",
+    "4090": "rtx-4090",
+    "rtx4090": "rtx-4090",
+    "a10": "a10g",
+}
 
 
 def native_bf16() -> bool:

@@ -227,7 +227,7 @@ def _table(setting: Setting) -> Iterator[dict[str, Any]]:
     """A rank's memory by stage, micro-batch and checkpointing."""
     most = {(zero, again): fitting(setting, zero, again) for zero in stages(setting) for again in (False, True)}
     for (zero, again), fits in most.items():
-        for micro_batch in sorted({*(size for size in MICRO_BATCHES if size <= setting.rows), *([fits] if fits else [])}):
+        for micro_batch in sorted({*(rows for rows in MICRO_BATCHES if rows <= setting.rows), *([fits] if fits else [])}):
             found = memory_of(setting, zero, micro_batch, again)
             yield {
                 "zero": zero,
@@ -425,9 +425,9 @@ def too_large(setting: Setting) -> str:
     for device in sorted(hardware.GPUS.values(), key=lambda found: found.memory):
         how = Computing(bf16=device.computes_bf16, checkpointing=True)
         zero = stages(setting)[-1]
-        if training_memory(setting.model, setting.length, 1, ranks=setting.ranks, zero=zero, accumulating=True, how=how).total <= (
-            MARGIN * device.memory
-        ):
+        if training_memory(
+            setting.model, setting.length, 1, ranks=setting.ranks, zero=zero, accumulating=True, how=how
+        ).total <= (MARGIN * device.memory):
             remedies.append(f"{device.name} ({size(device.memory)})")
             break
     return f"{said}; use {' or '.join(remedies)}" if remedies else f"{said}; use a smaller model or shorter rows"
