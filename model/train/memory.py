@@ -24,6 +24,8 @@ BUCKET_NUMBERS = 1 << 25  # gradients that ZeRO lays together (`model.train.engi
 # A process with torch: libraries, threads, the tokenizer; with DeepSpeed; on a GPU, the host's part.
 PROCESS = {"cpu": 440e6, "cuda": 2.4e9}
 DEEPSPEED = 80e6
+HEAP = 1.1  # of a CPU's memory: what is freed lies in pieces (measured; a GPU's pieces are in `MARGIN`)
+BAND_PAYS = 4  # as of `model.layers.layout`
 CONTEXT = 1.2e9  # of a GPU: CUDA's context, cuBLAS's and NCCL's buffers
 
 
@@ -54,6 +56,7 @@ class Memory:
         buffers: the rest: bf16 copies of the weights, what goes out to other ranks.
         process: of the process itself.
         saving: what a save takes beside weights and moments.
+        heap: what an allocator makes of all but the process.
     """
 
     weights: float
@@ -63,35 +66,34 @@ class Memory:
     buffers: float
     process: float
     saving: float = 0.0
+    heap: float = 1.0
 
     @property
     def training(self) -> float:
         """At the peak of a step."""
-        return self.weights + self.gradients + self.moments + self.activations + self.buffers + self.process
+        return self.heap * (self.weights + self.gradients + self.moments + self.activations + self.buffers) + self.process
 
     @property
     def total(self) -> float:
         """At the peak of the training: of a step, or of a save, when gradients and activations are gone."""
-        return max(self.training, self.weights + self.moments + self.process + self.saving)
+        return max(self.training, self.heap * (self.weights + self.moments + self.saving) + self.process)
 
     def as_json(self) -> dict[str, int]:
-        return {name: round(value) for name, value in {**asdict(self), "total": self.total}.items()}
+        return {name: round(value) for name, value in {**asdict(self), "total": self.total}.items() if name != "heap"}
 
 
-def _keys(model: ModelConfig, length: int, layer: int) -> int:
-    """Keys whose probabilities a query of that layer has: of a window three times its one-sided width, where rows are long."""
-    window = model.window_of(layer)
-    return length if window is None or length < 4 * window else 3 * window
-
-
-def _attention(model: ModelConfig, keys: int, how: Computing) -> float:
+def _attention(model: ModelConfig, length: int, layer: int, how: Computing) -> float:
     """Bytes a token of a layer's attention: its input, query, key and value, what they mix to; and probabilities, where they are kept."""
     number, dropped = how.number, model.attention_dropout > 0
-    found = number * 5.0 * model.hidden_size
+    window = model.window_of(layer)
+    banded = window is not None and length >= BAND_PAYS * window
+    found = number * (5.0 + (4 if banded else 0)) * model.hidden_size  # in bands, keys and values lie there three times
     if how.device == "cpu" and (how.bf16 or dropped):
+        keys = 3 * window if banded and window is not None else length
         found += number * (3 if dropped else 1) * model.num_attention_heads * keys
-    if model.position_terms:  # scores that are added, which carry gradients
-        found += number * (1 + model.position_terms) * model.num_attention_heads * keys
+    if model.position_terms:  # a GPU's kernels are given their sum, and its gradient
+        found += number * model.position_terms * model.hidden_size
+        found += number * 2 * model.num_attention_heads * length if how.device == "cuda" else 0.0
     return found
 
 
@@ -106,7 +108,7 @@ def _rest(model: ModelConfig, how: Computing) -> float:
 def _encoder(model: ModelConfig, length: int, how: Computing, everywhere: bool) -> float:
     """Bytes a row that the layers keep. Args: everywhere: whether the last layer is computed at every position."""
     layers = range(model.num_hidden_layers)
-    attention = [_attention(model, _keys(model, length, layer), how) for layer in layers]
+    attention = [_attention(model, length, layer, how) for layer in layers]
     rest = _rest(model, how)
     widest = max(attention) + rest  # of the layer that is just computed, forward or backward, as much again
     if how.checkpointing:
@@ -170,9 +172,6 @@ def training_memory(
     moments = 2.0 * weights * (1.0 if zero == 0 else share)
     buffers = copies + (min(weights, 4.0 * BUCKET_NUMBERS) if zero else 0.0)
     context = CONTEXT if how.device == "cuda" else PROCESS["cpu"] + (DEEPSPEED if zero else 0.0)
-    # Gradients come as activations go: a rank that takes its step after one micro-batch never has all of both.
-    if not accumulating and zero < 2:
-        activations = max(activations - gradients, 0.0)
     saving = 0.0 if how.device == "cuda" else BYTES_A_WEIGHT / WEIGHT_BYTES * weights
     return Memory(
         weights=own,
