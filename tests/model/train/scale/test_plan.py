@@ -186,5 +186,8 @@ def test_what_a_refusal_says_would_do_does() -> None:
 
 
 def test_a_plan_needs_no_torch() -> None:
-    program = "import sys; from model.train.scale.plan import planned; planned(2, model='bert-base', tokens=1e9, gpus=8, gpu='h100'); print('torch' in sys.modules)"
+    program = (
+        "import sys; from model.train.scale.plan import planned; planned(2, model='bert-base', tokens=1e9, gpus=8, gpu='h100');"
+        " print('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
