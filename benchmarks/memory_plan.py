@@ -2,8 +2,8 @@
 
     python -m benchmarks.memory_plan [--shapes bert-medium:8x128:bf16,…] [--zero 0,1,2,3] [--checkpointing] [--steps 3]
 
-A shape is PRESET:ROWSxLENGTH[xMICRO-BATCHES]:PRECISION, with a vocabulary of 8,192. Each is trained for a few steps, with a save at
-the end, in one process, and in two at every ZeRO stage; `took` is the highest resident set of the rank that takes most, less that of a
+A shape is PRESET:ROWSxLENGTH[xMICRO-BATCHES]:PRECISION, with a vocabulary of 8,192. Each is trained for a few steps, with a save after
+each, in one process, and in two at every ZeRO stage; `took` is the highest resident set of the rank that takes most, less that of a
 training of a model of a few thousand weights, and `planned` what the plan says of it without the process itself. Every rank is forked off
 a process that has imported everything, under the memory settings that `cloze` gives its ranks.
 """
@@ -101,7 +101,7 @@ def measured(shape: Shape, world: int, zero: int, steps: int, checkpointing: boo
         )
         item = job(
             config, data, Path(directory) / "run", zero=zero, micro_batch=shape.rows, device="cpu", compile=False,
-            threads=1, activation_checkpointing=checkpointing,
+            threads=1, activation_checkpointing=checkpointing, checkpoint_every=1,
         )  # fmt: skip
         found = took(item, world)
     how = Computing(device="cpu", bf16=shape.precision == "bf16", checkpointing=checkpointing)

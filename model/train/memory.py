@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from model.families.config import ModelConfig
-from model.train.arithmetic import BYTES_A_WEIGHT, MASK_SHARE, WEIGHT_BYTES, approximate_parameters
+from model.train.arithmetic import MASK_SHARE, WEIGHT_BYTES, approximate_parameters
 
 CPU_TOKENS = 4096  # a micro-batch of 32 x 128: larger ones gain nothing on a CPU and cost memory
 MARGIN = 0.9  # of a GPU's memory is planned with: allocators round up, batches differ
@@ -24,6 +24,7 @@ BUCKET_NUMBERS = 1 << 25  # gradients that ZeRO lays together (`model.train.engi
 # A process with torch: libraries, threads, the tokenizer; with DeepSpeed; on a GPU, the host's part.
 PROCESS = {"cpu": 440e6, "cuda": 2.4e9}
 DEEPSPEED = 80e6
+SENT_AT_ONCE = 25 << 20  # bytes of gradients (`model.train.engines.gradients`)
 HEAP = 1.1  # of a CPU's memory: what is freed lies in pieces (measured; a GPU's pieces are in `MARGIN`)
 BAND_PAYS = 4  # as of `model.layers.layout`
 CONTEXT = 1.2e9  # of a GPU: CUDA's context, cuBLAS's and NCCL's buffers
@@ -55,7 +56,7 @@ class Memory:
         activations: kept for the backward pass, with the layer that is just computed.
         buffers: the rest: bf16 copies of the weights, what goes out to other ranks.
         process: of the process itself.
-        saving: what a save takes beside weights and moments.
+        saving: what a save copies, which is written while training goes on.
         heap: what an allocator makes of all but the process.
     """
 
@@ -70,13 +71,13 @@ class Memory:
 
     @property
     def training(self) -> float:
-        """At the peak of a step."""
+        """At the peak of a step that no save is beside."""
         return self.heap * (self.weights + self.gradients + self.moments + self.activations + self.buffers) + self.process
 
     @property
     def total(self) -> float:
-        """At the peak of the training: of a step, or of a save, when gradients and activations are gone."""
-        return max(self.training, self.heap * (self.weights + self.moments + self.saving) + self.process)
+        """While a save is written, too."""
+        return self.training + self.heap * self.saving
 
     def as_json(self) -> dict[str, int]:
         return {name: round(value) for name, value in {**asdict(self), "total": self.total}.items() if name != "heap"}
@@ -167,12 +168,21 @@ def training_memory(
     share = 1.0 / ranks
     activations = activation_bytes(model, length, how, causal_share, rows)
     copies = 0.5 * weights if how.bf16 else 0.0  # autocast keeps what it rounded until the backward pass
-    own = weights if zero == 0 else weights * (1 + share) if zero < 3 else 2 * share * weights + min(weights, 4.0 * GATHERED)
-    gradients = weights if zero < 2 else weights * share
-    moments = 2.0 * weights * (1.0 if zero == 0 else share)
-    buffers = copies + (min(weights, 4.0 * BUCKET_NUMBERS) if zero else 0.0)
+    bucket = min(weights, 4.0 * BUCKET_NUMBERS)
     context = CONTEXT if how.device == "cuda" else PROCESS["cpu"] + (DEEPSPEED if zero else 0.0)
-    saving = 0.0 if how.device == "cuda" else BYTES_A_WEIGHT / WEIGHT_BYTES * weights
+    own, gradients, moments = weights, weights, 2.0 * weights * share
+    if zero == 0:
+        moments = 2.0 * weights
+        gradients += 0.0 if ranks == 1 else weights if accumulating else min(weights, float(SENT_AT_ONCE))
+    elif zero < 3:  # the part that is stepped lies there twice more: cut out of the weights, and of the gradients
+        own += share * weights
+        gradients = (weights if zero == 1 else bucket) + 2 * share * weights
+    else:
+        own = 2 * share * weights + min(weights, 4.0 * GATHERED)
+        gradients = bucket + 2 * share * weights
+    buffers = copies + (2 * bucket if zero else 0.0)
+    # every rank copies its part of weights and moments to the host's memory, and goes on
+    saving = 0.0 if how.device == "cuda" else 3.0 * weights * share
     return Memory(
         weights=own,
         gradients=gradients,
@@ -181,6 +191,7 @@ def training_memory(
         buffers=buffers,
         process=context,
         saving=saving,
+        heap=1.0 if how.device == "cuda" else HEAP,
     )
 
 
