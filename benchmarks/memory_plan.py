@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.graph.launch import RANK_ENVIRONMENT
+from flows.launchers.ranks import RANK_ENVIRONMENT
 from model.families.presets import model_config
 from model.train.config import PretrainConfig
 from model.train.memory import Computing, training_memory

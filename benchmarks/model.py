@@ -11,7 +11,7 @@ is what the steps take above what the process took before.
 
     theirs fp32      transformers' BertForPreTraining as it comes: a head at every position
     theirs bf16      the same under autocast
-    … with our memory settings    the same in the environment that `cloze` gives its ranks (flows/graph/launch.py)
+    … with our memory settings    the same in the environment that `cloze` gives its ranks (flows/launchers/ranks.py)
     ours fp32, bf16  our model and objectives in that environment: the head, and most of the last layer, where the heads read
     ours compiled    ours at its best: bf16 and torch.compile, where the hardware multiplies bf16
 
@@ -37,7 +37,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from flows.graph.launch import RANK_ENVIRONMENT
+from flows.launchers.ranks import RANK_ENVIRONMENT
 from model.data import layouts
 from model.data.batch import LAYOUT, Batch, move
 from model.data.layouts import Sequences, layout_for, make_layout

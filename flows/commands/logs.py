@@ -19,7 +19,7 @@ def logs(what: str, lines: int) -> None:
 
     Of a run, and of a stage or node that several runs have, the one that wrote last.
     """
-    from flows.graph.launch import LOGS
+    from pipeline.core.worker import LOGS
 
     directory = _find(what)
     for log in sorted((directory / LOGS).glob("*.log")):
@@ -35,8 +35,8 @@ def logs(what: str, lines: int) -> None:
 def _find(what: str) -> Path:
     """The directory whose logs are meant."""
     from flows.graph import plan, stages
-    from flows.graph.launch import LOGS, local_directory
     from pipeline.core.errors import DataError, did_you_mean
+    from pipeline.core.worker import LOGS, local_directory
 
     given = local_directory(what)
     if given.is_dir() and any((given / LOGS).glob("*.log")):

@@ -11,9 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,12 +20,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from flows.graph import stages
+from flows.launchers import gpus
 from pipeline.core.execution import Execution
 
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 2.0  # before it is told that a node waits
 CPU, GPU = "cpu", "gpu"
-_GPU_LINE = re.compile(r"^GPU (\d+):")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,29 +64,17 @@ def directory() -> Path:
 def machine() -> Machine:
     """This machine's cores and GPUs; `$CLOZE_CPUS` says how many cores are to be shared, `$CUDA_VISIBLE_DEVICES` which GPUs."""
     cpus = int(os.environ.get("CLOZE_CPUS") or os.cpu_count() or 1)
-    return Machine(cpus=max(cpus, 1), gpus=_gpus())
-
-
-def _gpus() -> tuple[str, ...]:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return tuple(name.strip() for name in visible.split(",") if name.strip() and name.strip() != "-1")
-    if not Path("/proc/driver/nvidia").exists():
-        return ()
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=20).stdout
-        return tuple(found[1] for found in map(_GPU_LINE.match, listed.splitlines()) if found)
-    return ()
+    return Machine(cpus=max(cpus, 1), gpus=gpus.numbers())
 
 
 def demand(stage_name: str, execution: Execution, there: Machine) -> Demand:
     """What a node of that stage takes of the machine: never more than there is.
 
     A training takes a GPU and a core for each of its processes, or where it computes on the CPU, all cores unless `cpus` says how many; a
-    data stage a core for each worker.
+    data stage a core for each worker. What another launcher starts on other machines takes nothing of this one.
     """
     stage = stages.stage(stage_name)
-    if execution.share:
+    if execution.share or (stage.parallel and execution.launcher != "local"):
         return Demand()
     processes = execution.processes if stage.parallel else 1
     if stage.worker == "model" and there.gpus and execution.device != "cpu":

@@ -43,6 +43,7 @@ TOOLS: dict[str, str] = {
     "generate": "model.use.generate_stage:STAGE",
     "score-texts": "model.use.score_texts_stage:STAGE",
     "embed": "model.use.embed_stage:STAGE",
+    "filter": "pipeline.corpus.learned.stage:STAGE",
     "explain": "pipeline.corpus.explain_stage:STAGE",
     "compare-vocab": "pipeline.vocab.compare_stage:STAGE",
     "inspect": "pipeline.dataset.inspect_stage:STAGE",
@@ -61,7 +62,7 @@ def stage(name: str) -> Stage:
     found: Stage = load(reference)
     if found.worker is None:
         return found
-    from flows.graph.launch import in_process  # heavy, and the names above are read at every start
+    from flows.launchers.head import in_process  # heavy, and the names above are read at every start
 
     return dataclasses.replace(found, run=in_process(found, reference))
 

@@ -18,8 +18,9 @@ from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed
 
-from flows.graph import plan, retries
+from flows.graph import plan
 from flows.graph.stages import headline
+from flows.launchers import retries
 from flows.prefect.pages import node_page
 from flows.prefect.telling import Progress, Teller
 from flows.session import Session
@@ -46,8 +47,10 @@ RUNNING: ContextVar[Running] = ContextVar("running")
 
 
 def _may_pass(task: Task[Any, Any], run: Any, state: State[Any]) -> bool:
-    del task, run
-    return isinstance(state.data, BaseException) and retries.can_pass(state.data) and not RUNNING.get().session.stopping
+    del run
+    session = RUNNING.get().session
+    error = session.failures.get(task.name, state.data)  # Prefect's has lost what it knew, see `node`
+    return isinstance(error, BaseException) and session.may_pass(session.step(task.name), error)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_may_pass)
@@ -83,9 +86,8 @@ def node(name: str, why: str) -> State[Any]:
 def _unsaved(step: plan.Step, told: Told) -> str:
     if told.build_id is None:
         return "stopped before it began"
-    return (
-        f"stopped; it saved nothing in the {step.node.execution.grace_seconds:g} s that it had, what it saved before is there"
-    )
+    seconds = told.seconds or step.node.execution.least_grace
+    return f"stopped; it saved nothing in the {seconds:g} s that it had, what it saved before is there"
 
 
 def node_of(step: plan.Step, usual_retries: int) -> Task[[str, str], State[Any]]:
@@ -108,6 +110,7 @@ class Told(Reporter):
     ) -> None:
         self.session, self.step, self.bar, self.log = session, step, bar, log
         self.build_id: str | None = None
+        self.seconds: float | None = None  # that it may take to end
         self._logged = self._shown = 0.0
         self._part: Any = None
         self._warned: set[str] = set()
@@ -144,6 +147,9 @@ class Told(Reporter):
         if now > self._logged + LOG_SECONDS or (isinstance(part, str) and part != self._part):
             self._logged, self._part, self._told = now, part, line
             self.log.info("%s", line)
+
+    def grace(self, seconds: float) -> None:
+        self.seconds = seconds
 
     def _line(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> str:
         words = [str(figures[name]) for name in ("step", "note") if isinstance(figures.get(name), str)]

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+LEAST_GRACE = 25.0  # seconds
+
 
 class Execution(BaseModel):
     """How stages are run. None of it may change a result, so none of it takes part in a fingerprint.
@@ -42,6 +44,25 @@ class Execution(BaseModel):
     master: str = "127.0.0.1:0"
     """HOST:PORT of the first machine; on one machine port 0 lets the system choose."""
 
+    launcher: str = Field(default="local", min_length=1)
+    """Who starts the training processes: local (this machine's alone), ssh or torchrun (docs/operations.md)."""
+
+    hostfile: str | None = None
+    """A file of the machines that train together, a line each: HOST, or HOST slots=PROCESSES."""
+
+    min_nodes: int | None = Field(default=None, ge=1)
+    """The fewest machines to go on with when others are lost; without it, all are needed."""
+
+    restarts: int | None = Field(default=None, ge=0)
+    """How often processes or machines that were lost are started again, from the newest checkpoint; by default 3 with min_nodes or
+    min_processes, else 0."""
+
+    remote_python: str | None = None
+    """The Python of the other machines; without it, this one's path."""
+
+    ssh_options: tuple[str, ...] = ()
+    """Options of ssh as its configuration has them, such as Port=2222 or User=train."""
+
     engine: Literal["auto", "torch", "deepspeed"] = "auto"
     """What runs training steps; auto takes DeepSpeed where a ZeRO stage is asked for or a device is too small, else torch."""
 
@@ -75,6 +96,9 @@ class Execution(BaseModel):
     retry_seconds: float = Field(default=10.0, ge=0)
     """Seconds before the first retry; twice as long before each further one, at most ten minutes."""
 
+    min_processes: int | None = Field(default=None, ge=1)
+    """The fewest processes that a training may be tried again with, where one died twice or a GPU is gone; without it always as many."""
+
     timeout_minutes: float | None = Field(default=None, gt=0)
     """Minutes after which a stage's processes are stopped, with a checkpoint if it is a training; the stage has failed then."""
 
@@ -87,13 +111,30 @@ class Execution(BaseModel):
     keep_checkpoints: int = Field(default=2, ge=1)
     """The newest checkpoints that are kept."""
 
-    # Kubernetes and Prefect allow 30 seconds by default: give them more, too, where a checkpoint is large (BERT-large with Adam's
-    # state: four gigabytes) or the disk slow.
-    grace_seconds: float = Field(default=25.0, ge=0)
-    """Seconds that a stopped training may take to save its checkpoint, before it is killed."""
+    # Kubernetes and Prefect allow 30 seconds by default: give them more, too, where a checkpoint is large or the disk slow.
+    grace_seconds: float | None = Field(default=None, ge=0)
+    """Seconds that a stopped training may take to save its checkpoint, before it is killed; without it 25, or more as its steps and its
+    checkpoints take."""
+
+    hang_seconds: float = Field(default=60.0, ge=0)
+    """Seconds that any training step may take; one that takes longer, and ten times the median, hangs: the run ends, and names the rank.
+    0 waits for ever."""
 
     compile: bool | None = None
     """Whether torch.compile compiles the training step; without it, where it pays."""
+
+    @property
+    def least_grace(self) -> float:
+        """Seconds that any stage has to end."""
+        return LEAST_GRACE if self.grace_seconds is None else self.grace_seconds
+
+    @model_validator(mode="after")
+    def _fewer_are_no_more(self) -> Execution:
+        if self.min_processes is not None and self.min_processes > self.processes:
+            raise ValueError(
+                f"min_processes ({self.min_processes}) is more than processes ({self.processes}); use that or fewer"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_device_a_process(self) -> Execution:
@@ -107,4 +148,6 @@ class Execution(BaseModel):
     def _rank_is_a_node(self) -> Execution:
         if self.node_rank >= self.nodes:
             raise ValueError(f"node_rank ({self.node_rank}) must be less than nodes ({self.nodes}); ranks count from 0")
+        if self.min_nodes is not None and self.hostfile is None and self.min_nodes > self.nodes:
+            raise ValueError(f"min_nodes ({self.min_nodes}) must be at most nodes ({self.nodes})")
         return self

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from model.train.memory import MARGIN
 from model.train.scale import step
 from model.train.scale.goodput import LLAMA_3, Faults
+from model.train.scale.hardware import Device
 from model.train.scale.network import REACHED
+from model.train.scale.setting import Setting
 from pipeline.core.humanize import duration, size
-
-if TYPE_CHECKING:
-    from model.train.scale.hardware import Device
-    from model.train.scale.plan import Setting
 
 
 def assumptions(setting: Setting, faults: Faults) -> list[str]:

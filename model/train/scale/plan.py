@@ -7,108 +7,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from model.families.config import ModelConfig
-from model.families.presets import model_config
 from model.train import arithmetic
 from model.train.memory import CPU_TOKENS, MARGIN, Computing, Memory, training_memory
-from model.train.scale import goodput, hardware, network
+from model.train.scale import goodput, hardware
 from model.train.scale.assumptions import assumptions
 from model.train.scale.goodput import Faults
-from model.train.scale.hardware import Device
-from model.train.scale.network import Links
+from model.train.scale.setting import Setting, Wanted, settled
 from model.train.scale.step import Step, step
 from pipeline.core.cost import dataset_bytes
 from pipeline.core.errors import UsageError
 from pipeline.core.humanize import size
 
 ZERO = (0, 1, 2, 3)
-FULL = 0.95  # of a row, on average
-MASK_RATE, COPIES = 0.15, 10
-LONGEST = 512  # tokens of a row, where no length is given and the model reads as many
+MASK_RATE = 0.15
 SAME = 0.01  # of the time: what is faster by less is not chosen for it
 COPY_SPEED = 10e9  # bytes a second from a GPU to its machine's memory: PCIe 4.0 x16, a third of its peak
 WRITE_SPEED = 0.5e9  # bytes a second of a machine to a shared disk or object store
 START = {"cpu": 20.0, "cuda": 60.0}  # from a command to its next step: processes, libraries, the data's hashes, compiling
 MICRO_BATCHES = (1, 8, 32)  # whose memory is told
-GPU_HOUR = 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is asked for; None: what is usual.
-
-    Attributes:
-        model: a preset's name.
-        tokens: real tokens that are trained on.
-        gpus: how many; None: this machine's CPU, or one, where `gpu` is given.
-        gpu: a name in the table.
-        length: of rows, in tokens.
-        global_batch: sequences a step.
-        vocabulary: pieces.
-        gpus_per_node, interconnect: GPUs of a machine, and bytes a second from it to others.
-        mfu: share of the GPU's peak.
-        copies: mask copies of the dataset.
-        epochs: how often each token is seen.
-        gpu_hours: of a GPU between interruptions.
-        save_seconds, restart_seconds: as measured: what a save stops the training for; from an interruption to the next step.
-    """
-
-    model: str
-    tokens: float
-    gpus: int | None = None
-    gpu: str | None = None
-    length: int | None = None
-    global_batch: int | None = None
-    vocabulary: int | None = None
-    gpus_per_node: int | None = None
-    interconnect: float | None = None
-    mfu: float | None = None
-    copies: int = COPIES
-    epochs: float = 1.0
-    gpu_hours: float = goodput.GPU_HOURS
-    save_seconds: float | None = None
-    restart_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What is asked for, settled."""
-
-    wanted: Wanted
-    model: ModelConfig
-    device: Device
-    links: Links
-    length: int
-    batch: int
-    mfu: float | None
-
-    @property
-    def ranks(self) -> int:
-        return self.links.ranks
-
-    @property
-    def mean(self) -> float:
-        """Real tokens of a row."""
-        return FULL * self.length
-
-    @property
-    def rows(self) -> int:
-        """The most rows of a rank in a step."""
-        return -(-self.batch // self.ranks)
-
-    @property
-    def steps(self) -> int:
-        return max(1, math.ceil(self.wanted.tokens / (self.batch * self.mean)))
-
-    @property
-    def room(self) -> float:
-        """Bytes that a rank may take."""
-        return self.device.memory * MARGIN / (self.ranks if self.device.kind == "cpu" else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +67,7 @@ def planned(cores: int, **values: Any) -> dict[str, Any]:
         "global_batch": setting.batch,
         "steps": setting.steps,
         "hardware": {**asdict(setting.device), "gpus": setting.ranks if setting.device.kind == "cuda" else 0},
-        "nodes": nodes(setting),
+        "nodes": setting.nodes,
         "memory": table,
         "ways": [_told(setting, way) for way in ways],
         "chosen": {**_told(setting, chosen), "command": command(setting, chosen, interval)},
@@ -156,53 +76,6 @@ def planned(cores: int, **values: Any) -> dict[str, Any]:
         "assumptions": assumptions(setting, faults),
         "warnings": warnings(setting, chosen),
     }
-
-
-def settled(wanted: Wanted, cores: int) -> Setting:
-    """The hardware, the model and the batch that are meant.
-
-    Raises:
-        UsageError: as for `planned`, but that it fits.
-    """
-    _check(wanted)
-    if wanted.gpus is None and wanted.gpu is None:
-        device, ranks = hardware.this_cpu(cores), 1
-    elif wanted.gpu is None:
-        raise UsageError(f"gpus ({wanted.gpus}) lacks the kind; add --gpu NAME, of {', '.join(hardware.GPUS)}")
-    else:
-        device, ranks = hardware.gpu(wanted.gpu), wanted.gpus or 1
-    base = model_config(wanted.model)
-    model = base.model_copy(update={"vocab_size": wanted.vocabulary or base.vocab_size or base.usual_vocabulary})
-    length = wanted.length or min(LONGEST, model.max_position_embeddings)
-    if length > model.max_position_embeddings:
-        raise UsageError(
-            f"length ({length}) is more than {wanted.model} reads ({model.max_position_embeddings}); use that or less"
-        )
-    batch = wanted.global_batch or model.usual_batch
-    if ranks > batch:
-        raise UsageError(
-            f"gpus ({ranks}) is more than the sequences of a step (global_batch {batch}); use --global-batch {ranks} or more,"
-            " or fewer GPUs"
-        )
-    per_node = min(ranks, wanted.gpus_per_node or device.per_node)
-    if ranks % per_node:
-        raise UsageError(f"gpus ({ranks}) must be a multiple of gpus_per_node ({per_node}); change one of them")
-    links = network.links(device, ranks, per_node=per_node, between=wanted.interconnect)
-    return Setting(wanted=wanted, model=model, device=device, links=links, length=length, batch=batch, mfu=wanted.mfu)
-
-
-def _check(wanted: Wanted) -> None:
-    for name in ("gpus", "length", "global_batch", "vocabulary", "gpus_per_node"):
-        value = getattr(wanted, name)
-        if value is not None and value < 1:
-            remedy = "leave it out for this machine's CPU" if name == "gpus" else "use 1 or more"
-            raise UsageError(f"{name} ({value}) must be at least 1; {remedy}")
-    if wanted.mfu is not None and not 0 < wanted.mfu <= 1:
-        raise UsageError(f"mfu ({wanted.mfu:g}) must be more than 0 and at most 1: a share of the GPU's peak")
-    for name in ("tokens", "interconnect", "epochs", "gpu_hours", "save_seconds", "restart_seconds"):
-        value = getattr(wanted, name)
-        if value is not None and (not math.isfinite(value) or value <= 0):
-            raise UsageError(f"{name} ({value:g}) must be a number above 0")
 
 
 def stages(setting: Setting) -> tuple[int, ...]:
@@ -315,10 +188,6 @@ def _told(setting: Setting, way: Way) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def nodes(setting: Setting) -> int:
-    return -(-setting.ranks // setting.links.per_node)
-
-
 def sizes(setting: Setting) -> dict[str, float]:
     """Bytes on disk."""
     parameters = arithmetic.approximate_parameters(setting.model)
@@ -339,7 +208,7 @@ def faults_of(setting: Setting) -> Faults:
     state = sizes(setting)["checkpoint"]
     stall = setting.wanted.save_seconds
     restart = setting.wanted.restart_seconds
-    writing = state / (WRITE_SPEED * nodes(setting))
+    writing = state / (WRITE_SPEED * setting.nodes)
     reading = state / WRITE_SPEED  # every machine reads all of it
     return Faults(
         between=goodput.between_interruptions(setting.ranks, setting.wanted.gpu_hours),
@@ -373,8 +242,8 @@ def command(setting: Setting, way: Way, interval: float) -> str:
     ]
     if setting.ranks > 1:
         parts.append(f"--processes {setting.links.per_node}")
-    if nodes(setting) > 1:
-        parts.append(f"--nodes {nodes(setting)}")
+    if setting.nodes > 1:
+        parts.append(f"--nodes {setting.nodes}")
     if way.zero:
         parts.append(f"--zero {way.zero}")
     if way.checkpointing:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 import pytest
@@ -17,7 +17,8 @@ from flows import cli
 from flows.commands.options import field_options
 from flows.commands.spelling import Spelled, comma_separated
 from flows.commands.stage_command import OF_CONFIG, OF_EXECUTION, StageCommand
-from flows.graph import launch, stages
+from flows.graph import stages
+from flows.launchers.head import Head
 from model.train.optimizers import OPTIMIZERS
 from pipeline.core.config import InputPath, StageConfig
 from pipeline.core.stage import Outcome
@@ -166,11 +167,11 @@ def test_options_and_settings_reach_the_stages_process(tmp_path: Path, monkeypat
     """`--model bert-mini --set model.hidden_dropout=0` starts from the preset; a learning rate is a number from the border on."""
     jobs: list[Job] = []
 
-    def keep(ranks: Any) -> Outcome:
-        jobs.append(ranks.job)
+    def keep(head: Head) -> Outcome:
+        jobs.append(head.work.job)
         return Outcome(summary={"loss": 1.0, "tokens_per_second": 1.0})
 
-    monkeypatch.setattr(launch._Ranks, "run", keep)
+    monkeypatch.setattr(Head, "run", keep)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").write_text("a")
     arguments = ["pretrain", "--dataset", str(tmp_path / "data"), "--model", "bert-mini", "--set", "model.hidden_dropout=0"]

@@ -25,7 +25,9 @@ def test_every_zero_stage_trains_alike(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data")
     settings = config(model=DEEPER, steps=3)
     jobs = {
-        stage: job(settings, dataset, tmp_path / f"zero{stage}", zero=stage, micro_batch=2, threads=1, activation_checkpointing=True)
+        stage: job(
+            settings, dataset, tmp_path / f"zero{stage}", zero=stage, micro_batch=2, threads=1, activation_checkpointing=True
+        )
         for stage in range(4)
     }
     usual = job(settings, dataset, tmp_path / "usual", zero=0, micro_batch=2, threads=1)
