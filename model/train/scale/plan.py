@@ -243,7 +243,7 @@ def command(setting: Setting, way: Way, interval: float) -> str:
     if setting.ranks > 1:
         parts.append(f"--processes {setting.links.per_node}")
     if setting.nodes > 1:
-        parts.append(f"--nodes {setting.nodes}")
+        parts += [f"--nodes {setting.nodes}", "--launcher ssh", "--hostfile HOSTS"]
     if way.zero:
         parts.append(f"--zero {way.zero}")
     if way.checkpointing:
