@@ -145,7 +145,7 @@ def _chosen(plan: Plan) -> Iterator[str]:
     )
     yield (
         f"An interruption is expected every {duration(3600 * failures['hours_between'])}; saving every"
-        f" {duration(failures['save_every_seconds'])} {failures['goodput']:.1%} of the time is progress:"
+        f" {duration(failures['save_every_seconds'])}, {failures['goodput']:.1%} of the time is progress:"
         f" {duration(3600 * way['hours'] / max(failures['goodput'], 1e-9))} in all."
     )
 
