@@ -281,7 +281,7 @@ def too_large(setting: Setting) -> str:
         f"{setting.wanted.model} at length {setting.length} takes {size(least.total)} on {where} ({size(setting.device.memory)}) at ZeRO"
         f" {stages(setting)[-1]} with one sequence at a time, and {size(setting.room)} can be used"
     )
-    remedies = []
+    remedies: list[str] = []
     ranks = setting.ranks
     while setting.device.kind == "cuda" and ranks < min(setting.batch, 1 << 14) and not remedies:
         ranks *= 2
