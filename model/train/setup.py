@@ -99,7 +99,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     asked, auto = build.execution.micro_batch, build.execution.micro_batch == trial.AUTO
     plan = sizing.plan(
         config.global_batch,
-        None if auto else asked,
+        asked if isinstance(asked, int) else None,
         model,
         info.length,
         world,

@@ -84,7 +84,7 @@ class Trial:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             self.scoring.train()
             loss, _ = self.scoring.uncompiled(batch, counts)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
         for parameter in self.scoring.parameters():
             parameter.grad = None
 
