@@ -74,6 +74,13 @@ class World:
 
         return sums
 
+    def least(self, value: int) -> int:
+        """The least of the ranks' values."""
+        tensor = torch.tensor(value, dtype=torch.int64)
+        if self.size > 1:
+            distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN, group=self.control)
+        return int(tensor)
+
     def total_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of a CPU tensor over all ranks."""
         if self.size > 1:

@@ -9,12 +9,9 @@ import torch
 
 from model.data.sampler import share
 from model.families.config import ModelConfig
-from model.train.arithmetic import (
-    BYTES_A_WEIGHT,
-    CPU_TOKENS,
-    fitting_rows,
-)
+from model.train.arithmetic import BYTES_A_WEIGHT
 from model.train.distributed import World
+from model.train.memory import CPU_TOKENS, fitting_rows
 from pipeline.core import storage
 from pipeline.core.errors import ClozeError, UsageError
 
@@ -73,7 +70,7 @@ def fitting(
     if device.type == "cpu":
         return max(1, CPU_TOKENS // length)
     free, _ = torch.cuda.mem_get_info(device)
-    return fitting_rows(free, model, length, beside, causal_share)
+    return max(1, fitting_rows(free, model, length, beside, causal_share))
 
 
 def device_memory(device: torch.device) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from model import checkpoint
+from model.layers.encoder import recompute_layers
 from model.tasks.encode import groups_of
 from model.tasks.features import STATES, FrozenNetwork, stored
 from model.tasks.finetune.config import FinetuneConfig
@@ -130,6 +131,8 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
     resumed = state.resume(path, build.fingerprint, world, notes)
     precision = settle(config.precision, resumed.run.precision if resumed else None, world.device, notes)
     network = new_network(task, model, weights, setup.meaning, config.dropout, config.seed)
+    if execution.activation_checkpointing:
+        recompute_layers(network)
     parameters = sum(parameter.numel() for parameter in network.parameters())  # now: an engine may cut them
     kept = execution.keep_checkpoints + config.keeps_best
     world.first_decides(lambda: sizing.check_disk(path, parameters, kept))
@@ -151,7 +154,8 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
     if isinstance(network, FrozenNetwork):
         train_split, dev_split = _stored(setup, network, states, precision, report)
     longest = int(setup.train.samples.lengths.max())
-    plan = sizing.plan(config.batch_size, execution.micro_batch, model, longest, world)
+    asked = execution.micro_batch if isinstance(execution.micro_batch, int) else None
+    plan = sizing.plan(config.batch_size, asked, model, longest, world)
     objective = TaskObjective(task, network, precision, world.device)
     source = source_of(
         train_split.samples,

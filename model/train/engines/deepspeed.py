@@ -21,6 +21,7 @@ from model.tensors import Slice, Tensors, copy_own, refuse
 from model.train.distributed import World
 from model.train.engines.shares import owners
 from model.train.interfaces import Recipe, Trained
+from model.train.memory import BUCKET_NUMBERS
 from model.train.optimizers import optimizer_kind
 from model.train.optimizers.tensorwise import Cut, Piece
 from model.train.parameters import parameter_groups, set_learning_rate, trained_parameters
@@ -68,7 +69,13 @@ def ds_config(recipe: Recipe, zero: int, micro_batch: int, accumulation: int, de
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": recipe.clip,
         "zero_allow_untested_optimizer": True,
-        "zero_optimization": {"stage": zero, "overlap_comm": device == "cuda", "round_robin_gradients": False},
+        "zero_optimization": {
+            "stage": zero,
+            "overlap_comm": device == "cuda",
+            "round_robin_gradients": False,
+            "reduce_bucket_size": BUCKET_NUMBERS,
+            "allgather_bucket_size": BUCKET_NUMBERS,
+        },
         "data_types": {"grad_accum_dtype": "fp32"},
         "timers": {"throughput": {"enabled": False}},  # it would wait for the device at every step
         "wall_clock_breakdown": False,
