@@ -43,7 +43,7 @@ def patiently(work: Work, run: Callable[[], Outcome]) -> Outcome:
             if attempt == 0 and isinstance(error, Unanswered):
                 raise UsageError(str(error)) from None
             attempt += 1
-            now = str(error), _newest(work.build.path)
+            now = str(error), newest(work.build.path)
             if attempt > allowed(work) or now == before:
                 raise
             before, seconds = now, delay(attempt, FIRST_SECONDS)
@@ -51,7 +51,8 @@ def patiently(work: Work, run: Callable[[], Outcome]) -> Outcome:
             _wait(work, seconds)
 
 
-def _newest(path: str) -> str | None:
+def newest(path: str) -> str | None:
+    """The newest complete checkpoint of a training's directory."""
     found = checkpoints.complete_steps(path)
     return found[-1] if found else None
 

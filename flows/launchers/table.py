@@ -9,6 +9,9 @@ from pipeline.core.registry import load
 LAUNCHERS: dict[str, str] = {
     "local": "flows.launchers.local:LAUNCHER",
     "ssh": "flows.launchers.ssh:LAUNCHER",
+    "slurm": "flows.launchers.slurm:LAUNCHER",
+    "srun": "flows.launchers.srun:LAUNCHER",
+    "kubernetes": "flows.launchers.kubernetes:LAUNCHER",
 }
 
 

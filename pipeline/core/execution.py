@@ -43,7 +43,7 @@ class Execution(BaseModel):
     """HOST:PORT of the first machine; on one machine port 0 lets the system choose."""
 
     launcher: str = Field(default="local", min_length=1)
-    """Who starts the training processes: local (this machine's alone), ssh or torchrun (docs/operations.md)."""
+    """Who starts the training processes: local (this machine's alone), ssh, torchrun, slurm, srun (inside a Slurm job) or kubernetes (docs/operations.md)."""
 
     hostfile: str | None = None
     """A file of the machines that train together, a line each: HOST, or HOST slots=PROCESSES."""
@@ -59,6 +59,12 @@ class Execution(BaseModel):
 
     ssh_options: tuple[str, ...] = ()
     """Options of ssh as its configuration has them, such as Port=2222 or User=train."""
+
+    slurm_options: tuple[str, ...] = ()
+    """Options of sbatch as they are, such as --partition=gpu or --time=12:00:00, with launcher slurm."""
+
+    kubernetes_options: tuple[str, ...] = ()
+    """What the pods need, with launcher kubernetes: image=…, claim=NAME:/PATH, gpus=8 and more (docs/operations.md)."""
 
     engine: Literal["auto", "torch", "deepspeed"] = "auto"
     """What runs training steps; auto takes DeepSpeed where a ZeRO stage is asked for or a device is too small, else torch."""
