@@ -1,6 +1,8 @@
-"""`cloze cancel`: end a run from another terminal; its trainings save a checkpoint."""
+"""`cloze cancel`: end a run, or a single training, from another terminal; trainings save a checkpoint."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
@@ -8,14 +10,36 @@ from flows.commands.common import emit, json_option
 
 
 @click.command()
-@click.argument("run")
+@click.argument("what")
 @json_option
-def cancel(run: str, as_json: bool) -> None:
-    """End the run RUN, wherever it was started on this machine; `cloze resume RUN` goes on with it."""
-    from flows.graph import cancel as ending
-    from flows.graph import plan
+def cancel(what: str, as_json: bool) -> None:
+    """End WHAT: a run that was started on this machine, or the directory of an artifact that is being made, whichever launcher and
+    whichever machine started it; `cloze resume WHAT` goes on with it.
+    """
+    from flows.graph import plan, record
 
-    found = ending.cancel(plan.runs_directory(), run, lambda line: click.echo(line, err=True))
+    runs = plan.runs_directory()
+    if "/" in what or (record.newest(runs / what) is None and Path(what).is_dir()):
+        _cancel_artifact(what, as_json)
+    else:
+        _cancel_run(runs, what, as_json)
+
+
+def _cancel_artifact(path: str, as_json: bool) -> None:
+    from flows.launchers import cancelling
+
+    found = cancelling.cancel(path, lambda line: click.echo(line, err=True))
+    if as_json:
+        emit(found)
+    else:
+        kept = f"; {found['checkpoint']} is saved" if found["checkpoint"] else ""
+        click.echo(f"{path} is {found['state']}{kept}; go on with `cloze resume {path}`")
+
+
+def _cancel_run(runs: Path, run: str, as_json: bool) -> None:
+    from flows.graph import cancel as ending
+
+    found = ending.cancel(runs, run, lambda line: click.echo(line, err=True))
     stopped = [name for name, node in found["nodes"].items() if node["state"] in ("stopped", "crashed")]
     if as_json:
         emit({"run": run, "state": found["state"], "stopped": stopped})

@@ -196,6 +196,7 @@ def run_stage(given: Given, more: Callable[[Result], dict[str, Any]] | None = No
 def _make(given: Given, more: Callable[[Result], dict[str, Any]] | None) -> None:
     from flows.graph import plan, slots, stages
     from flows.graph.overrides import merge
+    from flows.launchers import torchrun
     from flows.views import terminal
     from flows.views.live import StageDisplay
     from pipeline.core.config import parse_config
@@ -219,7 +220,7 @@ def _make(given: Given, more: Callable[[Result], dict[str, Any]] | None) -> None
         ) as gpus,
     ):
         how = how.model_copy(update={"devices": gpus})
-        if how.node_rank > 0:
+        if how.node_rank > 0 or torchrun.joins(how):
             join_execution(stage, config, given.inputs, given.out, execution=how, report=display)
             return
         result = execute(stage, config, given.inputs, given.out, execution=how, force=given.force, report=display)

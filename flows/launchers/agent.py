@@ -27,6 +27,7 @@ from contextlib import suppress
 from typing import Any
 
 from flows.launchers import checks, mailbox, network
+from flows.launchers.elastic import ElasticRanks
 from flows.launchers.protocol import GO, STOP, Launch, Told
 from flows.launchers.ranks import Ranks
 from pipeline.core import storage, system_errors
@@ -46,7 +47,7 @@ class Agent:
         self.launch, self.node, self.leash = launch, node, leash
         self.host = launch.hosts[node] or os.environ.get(HOST) or socket.gethostname()
         self.outbox = mailbox.Outbox(launch.file(f"node{node}"))
-        self.ranks: Ranks | None = None
+        self.ranks: Ranks | ElasticRanks | None = None
         self._asked: float | None = None  # to end: the grace
         self._failed_since: float | None = None
         self._over = threading.Event()
@@ -57,7 +58,7 @@ class Agent:
         signal.signal(signal.SIGINT, self._terminate)
         beat = threading.Thread(target=self._beat, name="beat", daemon=True)
         try:
-            self._tell({"hello": {"host": self.host, "pid": os.getpid()}})
+            self._tell({"hello": {"host": self.host, "address": self._address(), "pid": os.getpid()}})
             beat.start()
             self._prepare()
             go = self._wait_to_go()
@@ -72,6 +73,11 @@ class Agent:
             if self.ranks is not None:
                 self.ranks.close()
             self._over.set()
+
+    def _address(self) -> str:
+        """By what the other hosts reach this one: its name, or where nobody has said that, its address on the way to the master."""
+        master = self.launch.master.rpartition(":")[0]
+        return self.launch.hosts[self.node] or network.own_address(master) or self.host
 
     def _prepare(self) -> None:
         checks.check(self.launch, self.node, self.host)
@@ -91,8 +97,10 @@ class Agent:
 
     def _run_ranks(self, go: dict[str, Any]) -> None:
         launch, logs = self.launch, local_directory(self.launch.artifact) / LOGS
-        environments = network.environments(launch, self.node, go)
-        self.ranks = Ranks(launch.worker, launch.job, environments, logs)
+        if launch.elastic is not None:
+            self.ranks = ElasticRanks(launch, self.node, go, logs)
+        else:
+            self.ranks = Ranks(launch.worker, launch.job, network.environments(launch, self.node, go), logs)
         self.ranks.start()
         while not self.ranks.over:
             self._forward(self.ranks.events(LOOK_SECONDS))

@@ -51,10 +51,12 @@ class _Node:
     number: int
     host: str
     inbox: mailbox.Inbox
+    address: str = ""
     hello: bool = False
     ready: bool = False
     port: int | None = None
     over: bool = False  # it has ended, or is lost
+    lost: bool = False
     beat: str = ""
     seen: float = field(default_factory=time.monotonic)  # when the beat last changed
 
@@ -83,7 +85,7 @@ class Agents:
             devices=execution.devices,
             elastic=starter.elastic(execution),
         )
-        self.ranks: Sequence[int] = range(sum(self.launch.counts))
+        self._of: dict[int, int] = {}  # rank -> the node that tells of it, where torchrun numbers them
         self.launch.write()
         self._handle = starter.start(self.launch, execution)
         self._nodes = [
@@ -117,8 +119,14 @@ class Agents:
     def close(self) -> None:
         self._handle.stop()
 
+    @property
+    def ranks(self) -> Sequence[int]:
+        lost = {node.number for node in self._nodes if node.lost} if self.launch.elastic is not None else set()
+        return range(sum(count for number, count in enumerate(self.launch.counts) if number not in lost))
+
     def host(self, rank: int) -> str | None:
-        return next(self._name(node) for node in self._nodes if rank in self.launch.ranks_of(node.number))
+        usual = next(node.number for node in self._nodes if rank in self.launch.ranks_of(node.number))
+        return self._name(self._nodes[self._of.get(rank, usual)])
 
     def _name(self, node: _Node) -> str:
         return node.host or self._handle.host(node.number) or f"number {node.number}"
@@ -131,14 +139,18 @@ class Agents:
             for event in node.inbox.read():
                 rank = event.pop("rank", None)
                 if rank is not None:
+                    self._of[rank] = node.number
                     told.append((rank, event))
                 else:
                     self._hear(node, event, told)
             if not node.over and node.number in gone:  # and what it wrote before was read
-                node.over = True
                 code, words = gone[node.number]
-                sentence = words.removeprefix("cloze: ") if words.startswith("cloze: ") else self._ending(node, code, words)
-                told.append(_fault(sentence, code))
+                if words.startswith("cloze: "):
+                    node.over = True
+                    told.append(_fault(words.removeprefix("cloze: "), code))
+                else:
+                    said = f": {words}" if words else f" (exit code {code})"
+                    told.append(self._lose(node, f"what was started there has ended without a word{said}"))
             elif not node.over:
                 self._look_for_life(node, told)
         if not self._gone and all(node.ready for node in self._nodes):
@@ -149,6 +161,7 @@ class Agents:
     def _hear(self, node: _Node, event: dict[str, Any], told: list[Told]) -> None:
         if "hello" in event:
             node.hello, node.host, node.seen = True, node.host or event["hello"]["host"], time.monotonic()
+            node.address = event["hello"]["address"]
         elif "ready" in event:
             node.ready, node.port = True, event.get("port")
         elif "refused" in event:
@@ -176,18 +189,22 @@ class Agents:
         if beat and beat != node.beat:
             node.beat, node.seen = beat, now
         elif now > node.seen + LOST_SECONDS:
-            node.over = True
-            told.append(_fault(f"host {self._name(node)} is lost: no sign of life for {LOST_SECONDS:.0f} s", Lost.exit_code))
+            told.append(self._lose(node, f"no sign of life for {LOST_SECONDS:.0f} s"))
 
     def _go(self) -> None:
-        first, hosts = self._nodes[0], [self._name(node) for node in self._nodes]
+        first, hosts = self._nodes[0], [node.address for node in self._nodes]
         asked = self.launch.master.rpartition(":")[0]
         host = hosts[0] if asked in ("", "127.0.0.1") and len(hosts) > 1 else asked or hosts[0]
         mailbox.put(self.launch.file(GO), {"host": host, "port": first.port, "hosts": hosts})
 
-    def _ending(self, node: _Node, code: int, words: str) -> str:
-        said = f": {words}" if words else f" (exit code {code})"
-        return f"host {self._name(node)} is lost: what was started there has ended without a word{said}"
+    def _lose(self, node: _Node, why: str) -> Told:
+        """A host is lost; torchrun goes on without it, if it is not the one of the rendezvous, and enough are left."""
+        node.over = node.lost = True
+        sentence, left = f"host {self._name(node)} is lost: {why}", sum(not node.lost for node in self._nodes)
+        elastic = self.launch.elastic
+        if elastic is not None and self._gone and node.number and left >= elastic.nodes:
+            return None, {"note": f"{sentence}; torchrun goes on with {left} hosts"}
+        return _fault(sentence, Lost.exit_code)
 
 
 def _fault(sentence: str, code: int) -> Told:

@@ -6,11 +6,11 @@ A rank that something else killed is what is told: its peers only say that it is
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.launchers.protocol import Event, Lost, Told
+from flows.launchers.protocol import Event, Lost, Started, Told
 from pipeline.core.errors import BY_EXIT_CODE, ClozeError, Stopped
 from pipeline.core.processes import ending
 from pipeline.core.stage import Build, Outcome
@@ -24,20 +24,19 @@ class Course:
         fault: of the launch itself.
     """
 
-    def __init__(
-        self, stage: str, build: Build, ranks: Sequence[int], logs: Path, host: Callable[[int], str | None] = lambda rank: None
-    ) -> None:
-        """Args:
-        ranks: their numbers; the first one is listened to.
-        logs: where their output is.
-        host: names a rank's host, where there are several.
-        """
-        self.stage, self.build, self.ranks, self.logs, self._host = stage, build, ranks, logs, host
+    def __init__(self, stage: str, build: Build, started: Started, logs: Path) -> None:
+        """Args: logs: where the ranks' output is."""
+        self.stage, self.build, self.started, self.logs = stage, build, started, logs
         self.first_failed: int | None = None
         self.fault: ClozeError | None = None
         self._killed: int | None = None  # the first rank that a signal ended which we did not send
         self._final: dict[int, Event] = {}  # rank -> its last event
         self._codes: dict[int, int] = {}  # rank -> how its process ended
+        self._progress: tuple[Any, ...] = (0, None, "steps")  # as it was told last
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        return self.started.ranks
 
     @property
     def failed(self) -> bool:
@@ -65,7 +64,9 @@ class Course:
         """
         told, ours = list(events), set()
         for rank, event in told:
-            if rank is None:
+            if rank is None and "note" in event:
+                self.build.report.progress(*self._progress, {"warning": event["note"]})
+            elif rank is None:
                 self.fault = self.fault or BY_EXIT_CODE.get(event["exit_code"], Lost)(event["fault"])
             elif "ended" in event:
                 self._codes[rank] = event["ended"]
@@ -95,6 +96,7 @@ class Course:
     def _report(self, kind: str, values: Any) -> None:
         report = self.build.report
         if kind == "progress":
+            self._progress = tuple(values[:3])
             report.progress(*values)
         elif kind == "metrics":
             report.metrics(values)
@@ -144,7 +146,7 @@ class Course:
 
     def _death(self, rank: int) -> str:
         """How a rank ended that left no word."""
-        host = self._host(rank)
+        host = self.started.host(rank)
         several = len(self.ranks) > 1 or self.build.execution.nodes > 1
         who = (f"{self.stage} rank {rank}" if several else self.stage) + (f" on host {host}" if host else "")
         return f"{who} {ending(self._codes.get(rank, -signal.SIGKILL))}; its output is in {self.logs / f'rank{rank}.log'}"

@@ -64,7 +64,7 @@ class Head:
     def run(self) -> Outcome:
         """To the end; see `Course.outcome`."""
         started = self.launcher.begin(self.work)
-        course = Course(self.work.job.stage, self.build, started.ranks, local_directory(self.build.path) / LOGS, started.host)
+        course = Course(self.work.job.stage, self.build, started, local_directory(self.build.path) / LOGS)
         try:
             self._watch(started, course)
         except BaseException as error:

@@ -17,7 +17,7 @@ import yaml
 
 from flows.launchers.by_agents import ByAgents
 from flows.launchers.kubernetes_manifest import ARTIFACT, Options, artifact_label, name_of, options, train_job
-from flows.launchers.protocol import Handle, Host, Launch, Launcher
+from flows.launchers.protocol import Elastic, Handle, Host, Launch, Launcher
 from pipeline.core import storage
 from pipeline.core.errors import ClozeError, UsageError
 from pipeline.core.execution import Execution
@@ -55,7 +55,7 @@ class Kubernetes:
     def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
         return [Host(name="", count=processes)] * execution.nodes  # the pods say their names themselves
 
-    def elastic(self, execution: Execution) -> tuple[str, ...] | None:
+    def elastic(self, execution: Execution) -> Elastic | None:
         del execution
         return None
 

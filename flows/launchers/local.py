@@ -40,9 +40,12 @@ class _Children:
         except BaseException:
             self._ranks.close()
             raise
-        self.ranks: Sequence[int] = list(self._ranks.processes)
         self._report = build.report
         self._report.processes({rank: process.pid for rank, process in self._ranks.processes.items()})
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        return list(self._ranks.processes)
 
     @property
     def over(self) -> bool:

@@ -24,7 +24,9 @@ class Outbox:
         self.path = path
         self._count = 0
         self._file = (
-            os.open(f"{storage.filesystem(path)[1]}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND) if _grows(path) else None
+            os.open(f"{storage.filesystem(path)[1]}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            if _grows(path)
+            else None
         )
 
     def send(self, events: Sequence[Mapping[str, Any]]) -> None:

@@ -37,14 +37,26 @@ def interface(hosts: list[str], node: int) -> dict[str, str]:
     """
     if os.environ.get(INTERFACE) or len(hosts) == 1:
         return {}
-    other = hosts[1 if node == 0 else 0]
+    mine = own_address(hosts[1 if node == 0 else 0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        return next(({INTERFACE: name} for _, name in socket.if_nameindex() if mine and _address(probe, name) == mine), {})
+
+
+def own_address(other: str) -> str | None:
+    """This host's IPv4 address on the way to another host; None: there is no way, or it is this host itself by its loopback."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((other, 9))  # sends nothing: asks the kernel which way it would go
-        mine = probe.getsockname()[0]
-        for _, name in socket.if_nameindex():
-            if _address(probe, name) == mine:
-                return {INTERFACE: name}
-    return {}
+        found = str(probe.getsockname()[0])
+        return None if found.startswith("127.") else found
+    return None
+
+
+def is_here(host: str) -> bool:
+    """Whether the name or address is this host's own."""
+    with suppress(OSError), socket.socket() as probe:
+        probe.bind((host, 0))
+        return True
+    return False
 
 
 def _address(probe: socket.socket, name: str) -> str | None:

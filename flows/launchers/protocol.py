@@ -13,6 +13,7 @@ An event is a JSON object of one of these kinds:
     what the rank's stage tells               see pipeline/core/worker.py
     {"ended": code, "ours": bool}             of a rank: its process has ended, as `subprocess` gives codes; ours: we ended it
     {"fault": sentence, "exit_code": code}    of no rank (None): the launch itself failed: a host refuses, or is lost
+    {"note": sentence}                        of no rank: something is to be known, and the ranks go on
 """
 
 from __future__ import annotations
@@ -63,13 +64,11 @@ class Work:
 
 
 class Started(Protocol):
-    """Ranks that were begun. Not to be used by several threads.
+    """Ranks that were begun. Not to be used by several threads."""
 
-    Attributes:
-        ranks: the numbers of those that are told of; the first one is listened to.
-    """
-
-    ranks: Sequence[int]
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The numbers of those that are told of; the first one is listened to. They may become fewer, where a host is lost."""
 
     @property
     def over(self) -> bool:
@@ -111,6 +110,14 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elastic:
+    """How torchrun is to start the ranks. Attributes: nodes: the fewest to go on with; restarts: of the ranks, at most."""
+
+    nodes: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """What every agent of one launch must know: the content of `launch.json`.
 
@@ -124,7 +131,7 @@ class Launch:
         program: what identifies the program (`program.identity`), the same on all hosts.
         inputs: each input's path and fingerprint, the same on all hosts.
         devices: the GPUs of each host to be used; empty: as many as there are ranks, from 0.
-        elastic: torchrun's arguments, where it is what starts the ranks; else None.
+        elastic: how torchrun starts the ranks, where it does; else None.
     """
 
     artifact: str
@@ -139,7 +146,7 @@ class Launch:
     grace_seconds: float
     device: str = "auto"
     devices: tuple[str, ...] = ()
-    elastic: tuple[str, ...] | None = None
+    elastic: Elastic | None = None
 
     @property
     def nodes(self) -> int:
@@ -163,7 +170,9 @@ class Launch:
         if found is None:
             return None
         told = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-        return cls(**{**told, "inputs": {name: tuple(value) for name, value in found["inputs"].items()}})
+        inputs = {name: tuple(value) for name, value in found["inputs"].items()}
+        elastic = Elastic(**found["elastic"]) if found["elastic"] else None
+        return cls(**{**told, "inputs": inputs, "elastic": elastic})
 
 
 class Handle(Protocol):
@@ -198,8 +207,8 @@ class Starter(Protocol):
             Unanswered: a host that must be there does not answer; it is named.
         """
 
-    def elastic(self, execution: Execution) -> tuple[str, ...] | None:
-        """torchrun's arguments, where torchrun is what starts the ranks on a host; else None."""
+    def elastic(self, execution: Execution) -> Elastic | None:
+        """Whether torchrun is what starts the ranks on a host, and how; None: the agents do."""
 
     def start(self, launch: Launch, execution: Execution) -> Handle:
         """Start `python -m flows.launchers.agent DIRECTORY NODE` for each node, DIRECTORY being `launch.directory`."""

@@ -15,6 +15,7 @@ from flows.launchers.protocol import Lost, Unanswered, Work
 from flows.launchers.retries import delay
 from pipeline.core import checkpoints
 from pipeline.core.errors import UsageError
+from pipeline.core.execution import Execution
 from pipeline.core.stage import Outcome
 
 USUAL = 3  # restarts, where fewer hosts than all of them are allowed to go on
@@ -23,9 +24,8 @@ FIRST_SECONDS = 2.0
 log = logging.getLogger(__name__)
 
 
-def allowed(work: Work) -> int:
+def allowed(execution: Execution) -> int:
     """How many restarts there may be."""
-    execution = work.execution
     return execution.restarts if execution.restarts is not None else USUAL if execution.min_nodes is not None else 0
 
 
@@ -44,10 +44,10 @@ def patiently(work: Work, run: Callable[[], Outcome]) -> Outcome:
                 raise UsageError(str(error)) from None
             attempt += 1
             now = str(error), newest(work.build.path)
-            if attempt > allowed(work) or now == before:
+            if attempt > allowed(work.execution) or now == before:
                 raise
             before, seconds = now, delay(attempt, FIRST_SECONDS)
-            _tell(work, f"{error}; started again in {seconds:.0f} s, restart {attempt} of {allowed(work)}")
+            _tell(work, f"{error}; started again in {seconds:.0f} s, restart {attempt} of {allowed(work.execution)}")
             _wait(work, seconds)
 
 

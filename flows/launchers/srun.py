@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows.launchers import slurm_queue
 from flows.launchers.by_agents import ByAgents
-from flows.launchers.protocol import Handle, Host, Launch, Launcher
+from flows.launchers.protocol import Elastic, Handle, Host, Launch, Launcher
 from pipeline.core.errors import UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.worker import LOGS, local_directory
@@ -35,7 +35,7 @@ class Srun:
     def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
         return [Host(name=address, count=processes) for _, address in slurm_queue.nodes()[: execution.nodes]]
 
-    def elastic(self, execution: Execution) -> tuple[str, ...] | None:
+    def elastic(self, execution: Execution) -> Elastic | None:
         del execution
         return None
 

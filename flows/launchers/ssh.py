@@ -21,7 +21,7 @@ from pathlib import Path
 
 from flows.launchers import hostfile
 from flows.launchers.by_agents import ByAgents
-from flows.launchers.protocol import Handle, Host, Launch, Launcher, Unanswered
+from flows.launchers.protocol import Elastic, Handle, Host, Launch, Launcher, Unanswered
 from pipeline.core.errors import UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.processes import PARENT_PID
@@ -64,7 +64,7 @@ class Ssh:
             " mend that, or take them out of the file"
         )
 
-    def elastic(self, execution: Execution) -> tuple[str, ...] | None:
+    def elastic(self, execution: Execution) -> Elastic | None:
         del execution
         return None
 
@@ -103,7 +103,7 @@ class _Connections:
 
     def gone(self) -> Mapping[int, tuple[int, str]]:
         codes = {node: client.poll() for node, client in enumerate(self._clients)}
-        return {node: (code, _last_line(self._outputs[node])) for node, code in codes.items() if code is not None}
+        return {node: (code, last_line(self._outputs[node])) for node, code in codes.items() if code is not None}
 
     def stop(self) -> None:
         for client in self._clients:
@@ -188,7 +188,8 @@ def _give(client: subprocess.Popen[bytes], content: bytes) -> None:
         client.stdin.flush()
 
 
-def _last_line(path: Path) -> str:
+def last_line(path: Path) -> str:
+    """What the log ends with; empty: nothing."""
     with suppress(OSError):
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else ""

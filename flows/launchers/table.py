@@ -8,6 +8,7 @@ from pipeline.core.registry import load
 
 LAUNCHERS: dict[str, str] = {
     "local": "flows.launchers.local:LAUNCHER",
+    "torchrun": "flows.launchers.torchrun:LAUNCHER",
     "ssh": "flows.launchers.ssh:LAUNCHER",
     "slurm": "flows.launchers.slurm:LAUNCHER",
     "srun": "flows.launchers.srun:LAUNCHER",

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pipeline.core import storage, system_errors
 from pipeline.core.errors import ClozeError, UsageError
@@ -34,6 +34,8 @@ from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build, Outcome, Stage
 
 EVENTS_FD = "CLOZE_EVENTS_FD"
+EVENTS_DIRECTORY = "CLOZE_EVENTS_DIRECTORY"  # where nobody can pass a descriptor on: a file a process, `rank3-PID.jsonl`
+LOGS_DIRECTORY = "CLOZE_LOGS_DIRECTORY"  # where the process looks after its output itself: into `rank3.log` there
 LOGS = "_logs"  # in the artifact's directory
 JOB = "job.json"  # in LOGS: how the stage was last begun, for `cloze resume`
 
@@ -59,12 +61,30 @@ class Job:
         return cls(**json.loads(storage.read_text(path)))
 
 
+def _events_stream() -> IO[str] | None:
+    number, directory = os.environ.get(EVENTS_FD), os.environ.get(EVENTS_DIRECTORY)
+    if number:
+        return os.fdopen(int(number), "w", encoding="utf-8", buffering=1)
+    if directory:
+        return open(f"{directory}/rank{os.environ['RANK']}-{os.getpid()}.jsonl", "a", encoding="utf-8", buffering=1)
+    return None
+
+
+def _redirect_output() -> None:
+    """Into a log of our own, where whoever started us does not look after that."""
+    directory = os.environ.get(LOGS_DIRECTORY)
+    if directory:
+        log = os.open(f"{directory}/rank{os.environ['RANK']}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        for descriptor in (1, 2):
+            os.dup2(log, descriptor)
+        os.close(log)
+
+
 class Events(Reporter):
     """The worker's end of the pipe; silent where nobody listens."""
 
     def __init__(self) -> None:
-        number = os.environ.get(EVENTS_FD)
-        self._stream = os.fdopen(int(number), "w", encoding="utf-8", buffering=1) if number else None
+        self._stream = _events_stream()
 
     def send(self, event: Mapping[str, Any]) -> None:
         if self._stream is not None:
@@ -117,6 +137,7 @@ def run(job: Job, package: str, events: Events) -> tuple[Outcome, Counter[str]]:
 def main(package: str) -> int:
     """The whole of a `__main__` of `package`'s worker: run the job file in `sys.argv[1]`, tell how it ended, return the exit code."""
     die_with_parent()
+    _redirect_output()
     events = Events()
     try:
         outcome, counters = run(Job.read(sys.argv[1]), package, events)

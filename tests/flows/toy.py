@@ -36,7 +36,8 @@ def run(config: ToyConfig, build: Build) -> Outcome:
             raise DataError("shard 3 is cut short; make it again")
         if config.act == "crash":
             raise ZeroDivisionError("in a library")
-        if config.act == "die":
+        if config.act == "die" or (config.act == "die once" and not storage.exists(build.file("_died"))):
+            storage.write_bytes(build.file("_died"), b"")
             os.kill(os.getpid(), signal.SIGKILL)
         if config.act == "fail and hang":
             Events().send({"error": "shard 3 is cut short; make it again", "exit_code": DataError.exit_code})
