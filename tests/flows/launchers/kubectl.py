@@ -48,7 +48,10 @@ def apply(text: str) -> int:
     job.mkdir(parents=True)
     (job / "manifest.json").write_text(text)
     for node in range(manifest["spec"]["trainer"]["numNodes"]):
-        subprocess.Popen([sys.executable, "-m", "tests.flows.launchers.kubectl", "pod", job.name, str(node)], start_new_session=True)
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.flows.launchers.kubectl", "pod", job.name, str(node)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
     return 0
 
 
