@@ -272,6 +272,10 @@ class _Shown(Reporter):
         self.record.progress(self.step.name, done, total, unit, figures)
         self.also.progress(done, total, unit, figures)
 
+    def grace(self, seconds: float) -> None:
+        self.record.facts(self.step.name, grace_seconds=seconds)
+        self.also.grace(seconds)
+
     def stop_asked(self) -> bool:
         return self.session._stop.is_set()
 

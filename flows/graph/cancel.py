@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.graph import record
 from pipeline.core.errors import DataError, UsageError
-from pipeline.core.execution import Execution
+from pipeline.core.execution import LEAST_GRACE
 from pipeline.core.lock import is_held
 
 PATIENCE_SECONDS = 15.0  # for the run's process to write its end, after its trainings had `run.grace_seconds`
@@ -53,11 +53,13 @@ def cancel(runs: Path, name: str, told: Callable[[str], None] = lambda line: Non
 
 
 def _grace(found: Mapping[str, Any]) -> float:
-    """The longest that any of its nodes may take to save."""
+    """The longest that any of its nodes may take to save: what its config says, or what the node itself has told."""
     config = found["config"]
-    sections = [section.get("run") or {} for section in config.values() if isinstance(section, Mapping)]
-    usual = (config.get("run") or {}).get("grace_seconds", Execution.model_fields["grace_seconds"].default)
-    return max([float(usual), *(float(run["grace_seconds"]) for run in sections if "grace_seconds" in run)])
+    sections = [config, *(section for section in config.values() if isinstance(section, Mapping))]
+    given = [(section.get("run") or {}).get("grace_seconds") for section in sections]
+    told = [node.get("grace_seconds") for node in found["nodes"].values()]
+    usual = [] if given[0] is not None else [LEAST_GRACE]
+    return max(float(seconds) for seconds in (*usual, *given, *told) if seconds is not None)
 
 
 def _ended(directory: Path, seconds: float) -> bool:

@@ -112,6 +112,11 @@ class RunRecord:
         if state != CACHED or time.monotonic() - self._written > SECONDS:
             self.write()
 
+    def facts(self, name: str, **values: Any) -> None:
+        """More is known of a node, whose state is as it was."""
+        self.content["nodes"][name] |= values
+        self.write()
+
     def progress(self, name: str, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         """How far a node has come."""
         node = self.content["nodes"][name]

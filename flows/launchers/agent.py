@@ -4,6 +4,7 @@ DIRECTORY is a launch's (`protocol.Launch`) in the artifact's directory, which t
 
     reads    launch.json   what to start; a host that does not see it does not share the directory
              go.json       where rank 0's store is; written once all agents are ready, so a host that refuses leaves no rank anywhere
+             lost.json     which nodes are lost: with torchrun, workers that wait for theirs are ended, and it starts them without
              stop.json     that all ranks are to end, with how many seconds to save
     writes   node{N}.jsonl what it and its ranks tell, a line each: {"node": …} or {"rank": r, …}
              beat{N}       a number that grows every two seconds: this host lives
@@ -28,7 +29,7 @@ from typing import Any
 
 from flows.launchers import checks, mailbox, network
 from flows.launchers.elastic import ElasticRanks
-from flows.launchers.protocol import GO, STOP, Launch, Told
+from flows.launchers.protocol import GO, LOST, STOP, Launch, Told
 from flows.launchers.ranks import Ranks
 from pipeline.core import storage, system_errors
 from pipeline.core.errors import ClozeError, UsageError
@@ -49,6 +50,7 @@ class Agent:
         self.outbox = mailbox.Outbox(launch.file(f"node{node}"))
         self.ranks: Ranks | ElasticRanks | None = None
         self._asked: float | None = None  # to end: the grace
+        self._seconds = launch.grace_seconds  # of grace, where nobody says how many
         self._failed_since: float | None = None
         self._over = threading.Event()
 
@@ -104,6 +106,8 @@ class Agent:
         self.ranks.start()
         while not self.ranks.over:
             self._forward(self.ranks.events(LOOK_SECONDS))
+            if isinstance(self.ranks, ElasticRanks) and (lost := mailbox.get(launch.file(LOST))) is not None:
+                self.ranks.without(lost["nodes"])
             grace = self._grace()
             if grace is not None:
                 self.ranks.stop(grace)
@@ -111,7 +115,11 @@ class Agent:
 
     def _forward(self, told: Sequence[Told]) -> None:
         self.outbox.send([{"rank": rank, **event} for rank, event in told])
-        if self._failed_since is None and any(event.get("ended") or event.get("exit_code") for _, event in told):
+        if self.launch.grace_grows:
+            self._seconds = max([self._seconds, *(float(event["grace"]) for _, event in told if "grace" in event)])
+        if self._failed_since is None and any(
+            event.get("ended") or event.get("exit_code") or "hung" in event for _, event in told
+        ):
             self._failed_since = time.monotonic()
 
     def _tell(self, event: dict[str, Any]) -> None:
@@ -120,7 +128,7 @@ class Agent:
     def _grace(self) -> float | None:
         """The seconds that the ranks have to save, if they are to end now."""
         if self._asked is None and self.leash and _closed(sys.stdin.fileno()):
-            self._asked = self.launch.grace_seconds
+            self._asked = self._seconds
         if self._asked is None and self._failed_since is not None and time.monotonic() > self._failed_since + ALONE_SECONDS:
             self._asked = 0.0  # nobody is there to end what waits for the failed one
         if self._asked is None:
@@ -129,7 +137,7 @@ class Agent:
         return self._asked
 
     def _terminate(self, *_: object) -> None:
-        self._asked = self.launch.grace_seconds
+        self._asked = self._seconds
 
     def _beat(self) -> None:
         path, count = self.launch.file(f"beat{self.node}"), 0

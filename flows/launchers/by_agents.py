@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flows.launchers import mailbox, program
-from flows.launchers.protocol import GO, LAUNCHES, STOP, Launch, Lost, Started, Starter, Told, Work
+from flows.launchers.protocol import GO, LAUNCHES, LOST, LOST_SECONDS, STOP, Launch, Lost, Started, Starter, Told, Work
 from pipeline.core import fingerprints, storage
 from pipeline.core.errors import BY_EXIT_CODE, UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.worker import JOB, LOGS
 
-LOST_SECONDS = 30.0
 HELLO_SECONDS = 120.0  # from a host that answers, until its agent does: Python starts from a disk that many read from
 STOP_SECONDS = 10.0  # for agents to end, beside the ranks' grace
 LOOK_SECONDS = 0.1
@@ -80,7 +79,8 @@ class Agents:
             master=execution.master,
             program=program.identity(),
             inputs={role: (place, fingerprints.input_fingerprint(place)) for role, place in work.build.inputs.items()},
-            grace_seconds=execution.grace_seconds,
+            grace_seconds=execution.least_grace,
+            grace_grows=execution.grace_seconds is None,
             device=execution.device,
             devices=execution.devices,
             elastic=starter.elastic(execution),
@@ -203,6 +203,7 @@ class Agents:
         sentence, left = f"host {self._name(node)} is lost: {why}", sum(not node.lost for node in self._nodes)
         elastic = self.launch.elastic
         if elastic is not None and self._gone and node.number and left >= elastic.nodes:
+            mailbox.put(self.launch.file(LOST), {"nodes": [node.number for node in self._nodes if node.lost]})
             return None, {"note": f"{sentence}; torchrun goes on with {left} hosts"}
         return _fault(sentence, Lost.exit_code)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from flows.launchers import mailbox
 from pipeline.core import artifact, checkpoints, storage
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execution import Execution
@@ -25,6 +26,7 @@ PATIENCE_SECONDS = 30.0  # for the builder to look, to end agents on other machi
 _HOLDER = re.compile(r"process (\d+) on (\S+)")
 
 CANCEL = "cancel.json"
+GRACE = "grace.json"  # the seconds that its ranks would need to stop, where they have told that
 LOOK_SECONDS = {True: 0.5, False: 5.0}  # between two looks, by whether the directory is local
 
 
@@ -39,8 +41,9 @@ def asked(path: str) -> bool:
 
 
 def clear(path: str) -> None:
-    """What was asked of an earlier try is no concern of this one."""
-    storage.remove(storage.join(path, LOGS, CANCEL))
+    """What was asked of an earlier try, or told by it, is no concern of this one."""
+    for name in (CANCEL, GRACE):
+        storage.remove(storage.join(path, LOGS, name))
 
 
 class Asked:
@@ -118,8 +121,7 @@ def _let_go(path: str, seconds: float) -> bool:
 
 def _grace(path: str) -> float:
     """Seconds that what is built there may take to save."""
-    usual = Execution()
-    job = storage.join(path, LOGS, JOB)
-    with suppress(Exception):
-        usual = Execution.model_validate(Job.read(job).execution)
-    return usual.grace_seconds
+    usual, told = Execution(), mailbox.get(storage.join(path, LOGS, GRACE))
+    with suppress(DataError):
+        usual = Execution.model_validate(Job.read(storage.join(path, LOGS, JOB)).execution)
+    return max(usual.least_grace, float(told["seconds"]) if told is not None else 0.0)

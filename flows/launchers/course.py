@@ -10,10 +10,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.launchers import mailbox
+from flows.launchers.cancelling import GRACE
 from flows.launchers.protocol import Event, Lost, Started, Told
 from pipeline.core.errors import BY_EXIT_CODE, ClozeError, Stopped
 from pipeline.core.processes import ending
 from pipeline.core.stage import Build, Outcome
+from pipeline.core.worker import LOGS
 
 
 class Course:
@@ -32,6 +35,10 @@ class Course:
         self._killed: int | None = None  # the first rank that a signal ended which we did not send
         self._final: dict[int, Event] = {}  # rank -> its last event
         self._codes: dict[int, int] = {}  # rank -> how its process ended
+        self._short: set[int] = set()  # ranks whose hosts were short of memory
+        self._hung: tuple[int, str] | None = None  # a rank that does not go on, and what it does
+        self._step = 0  # the furthest that a rank was at
+        self.grace = build.execution.least_grace
         self._progress: tuple[Any, ...] = (0, None, "steps")  # as it was told last
 
     @property
@@ -46,6 +53,16 @@ class Course:
     def stopping(self) -> bool:
         """Whether what failed first is a rank that was asked to stop: the others are about to."""
         return self.first_failed is not None and self._failure(self.first_failed) == Stopped.exit_code
+
+    @property
+    def hung(self) -> bool:
+        """Whether a rank does not go on; it heeds no signal, and neither do those that wait for it."""
+        return self._hung is not None
+
+    @property
+    def terminated(self) -> bool:
+        """Whether SIGTERM ended a rank before it could heed it: all are asked to stop then."""
+        return self.first_failed is not None and self._codes.get(self.first_failed) == -signal.SIGTERM
 
     @property
     def done(self) -> bool:
@@ -71,6 +88,14 @@ class Course:
             elif "ended" in event:
                 self._codes[rank] = event["ended"]
                 ours |= {rank} if event["ours"] else set()
+                self._short |= {rank} if event.get("short") else set()
+                self._step = max(self._step, event.get("step", 0))
+            elif "hung" in event:
+                self._step = max(self._step, event["step"])
+                if not self.failed:
+                    self._hung = self._hung or (rank, event["hung"])
+            elif "grace" in event:
+                self._take_time(float(event["grace"]))
             else:
                 self._hear(rank, event)
         failed = [
@@ -82,7 +107,13 @@ class Course:
         for rank in failed:
             code = self._codes.get(rank, 0)
             silent = rank not in self._final  # else it died while it ended
-            if code < 0 and silent and self._killed is None and (code != -signal.SIGABRT or rank == self.first_failed):
+            if (
+                code < 0
+                and code != -signal.SIGTERM
+                and silent
+                and self._killed is None
+                and (code != -signal.SIGABRT or rank == self.first_failed)
+            ):
                 self._killed = rank
 
     def _hear(self, rank: int, event: Event) -> None:
@@ -105,6 +136,13 @@ class Course:
         else:
             report.records(values)
 
+    def _take_time(self, seconds: float) -> None:
+        """A rank has told how long it would take to stop."""
+        if self.build.execution.grace_seconds is None and seconds > self.grace:
+            self.grace = seconds
+            self.build.report.grace(seconds)
+            mailbox.put(self.build.file(LOGS, GRACE), {"seconds": seconds})  # for who cancels it
+
     def _failure(self, rank: int) -> int:
         """The exit code of a rank that has failed: its process's, or the one it told, for it may hang after that. 0: none."""
         return self._codes.get(rank) or int(self._final.get(rank, {}).get("exit_code", 0))
@@ -115,10 +153,21 @@ class Course:
         Raises:
             Lost: a rank was killed, or a host is gone.
             Stopped: the ranks were asked to stop, and have.
-            ClozeError: a rank failed; of several errors the one that says most.
+            ClozeError: a rank failed; of several errors the one that says most. It knows the step.
         """
+        try:
+            return self._come_to()
+        except ClozeError as error:
+            error.step = self._step or None
+            raise
+
+    def _come_to(self) -> Outcome:
+        if self._hung is not None:
+            raise self._hangs(*self._hung)
         if self._killed is not None:
-            raise Lost(self._death(self._killed))
+            raise self._death(self._killed)
+        if self.terminated:
+            raise Stopped(self.stopped_sentence(f"{self.stage} was stopped (SIGTERM); run again to go on"))
         # A rank that has told its outcome is done, even where we ended it because a busy machine took long to let it go.
         done = {rank for rank, event in self._final.items() if "outcome" in event}
         codes = {rank: 0 if rank in done else self._codes.get(rank, -signal.SIGKILL) for rank in self.ranks}
@@ -142,15 +191,28 @@ class Course:
             hint = "" if event["exit_code"] in BY_EXIT_CODE else f" (log: {self.logs})"
             raise BY_EXIT_CODE.get(event["exit_code"], Lost)(event["error"] + hint)
         rank = self.first_failed if self.first_failed is not None else next(r for r, code in codes.items() if code)
-        raise Lost(self._death(rank))
+        raise self._death(rank)
 
-    def _death(self, rank: int) -> str:
-        """How a rank ended that left no word."""
+    def _who(self, rank: int) -> str:
         host = self.started.host(rank)
         several = len(self.ranks) > 1 or self.build.execution.nodes > 1
-        who = (f"{self.stage} rank {rank}" if several else self.stage) + (f" on host {host}" if host else "")
-        return f"{who} {ending(self._codes.get(rank, -signal.SIGKILL))}; its output is in {self.logs / f'rank{rank}.log'}"
+        return (f"{self.stage} rank {rank}" if several else self.stage) + (f" on host {host}" if host else "")
 
-    def stopped_sentence(self) -> str:
+    def _death(self, rank: int) -> Lost:
+        """How a rank ended that left no word."""
+        code = self._codes.get(rank, -signal.SIGKILL)
+        error = Lost(f"{self._who(rank)} {ending(code, rank in self._short)}; its output is in {self.logs / f'rank{rank}.log'}")
+        error.died = code < 0
+        return error
+
+    def _hangs(self, rank: int, sentence: str) -> Lost:
+        stacks = f"the stacks of all ranks are in {self.logs}/rank*.log"
+        if len(self.ranks) == 1:
+            stacks = f"its stacks are in {self.logs / f'rank{rank}.log'}"
+        error = Lost(f"{self._who(rank)} {sentence}; {stacks}; run again to go on from the last checkpoint")
+        error.died = True
+        return error
+
+    def stopped_sentence(self, otherwise: str | None = None) -> str:
         told = [event["error"] for event in self._final.values() if event.get("exit_code") == Stopped.exit_code]
-        return str(told[0]) if told else f"{self.stage} was stopped and saved a checkpoint; run again to go on"
+        return str(told[0]) if told else otherwise or f"{self.stage} was stopped and saved a checkpoint; run again to go on"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.launchers import network
-from flows.launchers.protocol import Launch, Told
+from flows.launchers.protocol import LOST_SECONDS, Launch, Told
 from flows.launchers.ranks import RANK_ENVIRONMENT
 from pipeline.core.errors import BY_EXIT_CODE
 from pipeline.core.processes import PARENT_PID
@@ -41,6 +41,8 @@ class ElasticRanks:
         self.launch, self.node, self.go, self.logs = launch, node, go, logs
         self._events = tempfile.TemporaryDirectory(prefix="cloze-events-")
         self._places: dict[str, int] = {}  # file -> bytes that were read
+        self._seen: dict[str, float] = {}  # file -> when it was there
+        self._without: set[int] = set()  # nodes that are known to be lost
         self._failed: dict[int, dict[str, Any]] = {}  # rank -> what it failed of, that may pass
         self._process: subprocess.Popen[bytes] | None = None
         self._final = self._stopping = self._told_end = False
@@ -101,6 +103,14 @@ class ElasticRanks:
         self._signal([*workers, *self._workers(), process.pid], signal.SIGKILL)
         process.wait()
 
+    def without(self, lost: Sequence[int]) -> None:
+        """Nodes are lost: end the workers, who would wait for theirs. A generation that is younger than that has begun without them."""
+        if set(lost) - self._without:
+            self._without |= set(lost)
+            born = max(self._seen.values(), default=0.0)
+            if time.monotonic() > born + LOST_SECONDS:
+                self._signal(self._workers(), signal.SIGKILL)
+
     def close(self) -> None:
         self.stop(0)
         self._events.cleanup()
@@ -128,6 +138,7 @@ class ElasticRanks:
             if match is None:
                 continue
             rank, place = int(match[1]), self._places.get(path.name, 0)
+            self._seen.setdefault(path.name, time.monotonic())
             content = path.read_bytes()[place:]
             whole = content[: content.rfind(b"\n") + 1]
             self._places[path.name] = place + len(whole)

@@ -1,7 +1,8 @@
 """The head: runs a stage in processes of its own, one a rank, by any launcher, and brings progress, outcome and errors back.
 
 On a stop (SIGTERM, Ctrl-C, a cancelled flow, `cloze cancel`) the ranks get SIGTERM and `execution.grace_seconds` to save a
-checkpoint. When one rank fails or dies, the others are ended too, so nothing waits for a peer that will never answer. What was lost is
+checkpoint. When one rank fails, dies or hangs, the others are ended too, so nothing waits for a peer that will never answer. A rank
+that SIGTERM ended before it could heed it was asked to stop, and so are all. What was lost is
 started again where `execution` allows it, see `restarts.py`.
 """
 
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from flows.launchers import cancelling, restarts, table
+from flows.launchers import cancelling, restarts, table, torchrun
 from flows.launchers.course import Course
 from flows.launchers.protocol import Launcher, Started, Work
 from pipeline.core.config import StageConfig
@@ -45,7 +46,8 @@ def in_process(stage: Stage, reference: str) -> Callable[[StageConfig, Build], O
         work = Work(job=job, worker=f"{stage.worker}.worker", processes=processes, build=build)
         launcher = table.launcher(build.execution.launcher if stage.parallel else "local")
         launcher.check(build.execution)
-        cancelling.clear(build.path)
+        if build.execution.node_rank == 0 and not torchrun.joins(build.execution):  # the others have no say in the directory
+            cancelling.clear(build.path)
         return restarts.patiently(work, lambda: Head(launcher, work).run())
 
     return run
@@ -56,7 +58,6 @@ class Head:
 
     def __init__(self, launcher: Launcher, work: Work) -> None:
         self.launcher, self.work, self.build = launcher, work, work.build
-        self.grace = work.execution.grace_seconds
         minutes = work.execution.timeout_minutes
         self.deadline = None if minutes is None else time.monotonic() + 60.0 * minutes
         self.asked = cancelling.Asked(work.build.path)
@@ -68,18 +69,24 @@ class Head:
         try:
             self._watch(started, course)
         except BaseException as error:
-            started.stop(self.grace)
-            with suppress(Exception):  # the ranks' last words do not matter more than why they were ended
-                while not started.over and (told := started.events(0)):
-                    course.take(told)
+            started.stop(course.grace)
+            self._drain(started, course)
             asked = not isinstance(error, Exception)  # KeyboardInterrupt and Prefect's termination; anything else is a fault
             if asked and course.stopped:
                 raise Stopped(course.stopped_sentence()) from None
             raise
         finally:
             started.stop(0)
+            self._drain(started, course)
             started.close()
         return course.outcome()
+
+    @staticmethod
+    def _drain(started: Started, course: Course) -> None:
+        """The last words of ranks that have ended; they do not matter more than why they were ended."""
+        with suppress(Exception):
+            while told := started.events(0):
+                course.take(told)
 
     def _watch(self, started: Started, course: Course) -> None:
         """Until every rank has ended; breaks off soon after the first failure, and after the last outcome."""
@@ -87,10 +94,15 @@ class Head:
         while not started.over:
             course.take(started.events(LOOK_SECONDS))
             self._look_whether_to_stop()
+            if course.hung and not course.failed:
+                return
+            if course.terminated:
+                started.stop(course.grace)
+                return
             if deadline is None and (course.failed or course.done):
                 # one that has told its outcome only has to end; on a busy machine that takes a while
                 patient = course.stopping or not course.failed
-                deadline = time.monotonic() + (self.grace if patient else PEER_SECONDS)
+                deadline = time.monotonic() + (course.grace if patient else PEER_SECONDS)
             if deadline is not None and time.monotonic() > deadline:
                 return
 

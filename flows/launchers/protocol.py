@@ -11,7 +11,9 @@ directory, which all machines share. So what starts agents is small, a `Starter`
 An event is a JSON object of one of these kinds:
 
     what the rank's stage tells               see pipeline/core/worker.py
-    {"ended": code, "ours": bool}             of a rank: its process has ended, as `subprocess` gives codes; ours: we ended it
+    {"ended": code, "ours": bool, …}          of a rank: its process has ended, as `subprocess` gives codes; ours: we ended it; `short`:
+                                              its host was short of memory; `step`: that it was at, from 1
+    {"hung": sentence, "step": n}             of a rank: it does not go on
     {"fault": sentence, "exit_code": code}    of no rank (None): the launch itself failed: a host refuses, or is lost
     {"note": sentence}                        of no rank: something is to be known, and the ranks go on
 """
@@ -29,7 +31,8 @@ from pipeline.core.execution import Execution
 from pipeline.core.stage import Build
 from pipeline.core.worker import Job
 
-LAUNCH, GO, STOP = "launch.json", "go.json", "stop.json"  # in a launch's directory: from the head
+LAUNCH, GO, STOP, LOST = "launch.json", "go.json", "stop.json", "lost.json"  # in a launch's directory: from the head
+LOST_SECONDS = 30.0  # without a sign of life
 LAUNCHES = "launches"  # in the artifact's `_logs/`: a directory a launch
 Event = Mapping[str, Any]
 Told = tuple[int | None, Event]  # the rank, among all machines', and what it tells
@@ -130,6 +133,7 @@ class Launch:
         master: HOST:PORT of rank 0's store; port 0: the first node chooses. HOST may be empty: the first node's own name.
         program: what identifies the program (`program.identity`), the same on all hosts.
         inputs: each input's path and fingerprint, the same on all hosts.
+        grace_grows: whether ranks that tell how long they need to stop get that.
         devices: the GPUs of each host to be used; empty: as many as there are ranks, from 0.
         elastic: how torchrun starts the ranks, where it does; else None.
     """
@@ -144,6 +148,7 @@ class Launch:
     program: Mapping[str, str]
     inputs: Mapping[str, tuple[str, str]]
     grace_seconds: float
+    grace_grows: bool
     device: str = "auto"
     devices: tuple[str, ...] = ()
     elastic: Elastic | None = None
@@ -169,10 +174,10 @@ class Launch:
         found = mailbox.get(storage.join(directory, LAUNCH))
         if found is None:
             return None
-        told = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-        inputs = {name: tuple(value) for name, value in found["inputs"].items()}
-        elastic = Elastic(**found["elastic"]) if found["elastic"] else None
-        return cls(**{**told, "inputs": inputs, "elastic": elastic})
+        told: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+        told["inputs"] = {name: tuple(value) for name, value in found["inputs"].items()}
+        told["elastic"] = Elastic(**found["elastic"]) if found["elastic"] else None
+        return cls(**told)
 
 
 class Handle(Protocol):

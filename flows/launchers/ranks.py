@@ -19,10 +19,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from flows.launchers.protocol import Told
+from flows.launchers.hanging import Hangs
+from flows.launchers.protocol import Event, Told
 from pipeline.core.errors import UsageError
 from pipeline.core.execution import Execution
-from pipeline.core.processes import PARENT_PID
+from pipeline.core.processes import PARENT_PID, MemoryWatch
+from pipeline.core.pulse import PULSE_FD, Watched
 from pipeline.core.worker import EVENTS_FD
 
 # A training step allocates and frees hundreds of megabytes. By default glibc gives them back to the kernel and takes them again,
@@ -51,12 +53,21 @@ class Ranks:
         self._ended: set[int] = set()  # those whose end was told
         self._stopping = False
         self._selector = selectors.DefaultSelector()
+        self._watched: dict[int, Watched] = {}
+        self._hangs: Hangs | None = None  # until one is found
+        self._memory = MemoryWatch()
 
     def start(self) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
         for environment in self.environments:
             rank = int(environment["RANK"])
             self._selector.register(self._start(rank, environment), selectors.EVENT_READ, (rank, bytearray()))
+        self._hangs = Hangs(
+            [process.pid for process in self.processes.values()],
+            list(self._watched.values()),
+            [self._log(rank) for rank in self.processes],
+            elsewhere=any(int(environment["WORLD_SIZE"]) > len(self.environments) for environment in self.environments),
+        )
 
     @property
     def over(self) -> bool:
@@ -75,8 +86,16 @@ class Ranks:
             if rank not in self._ended and process.poll() is not None:
                 self._drain(rank, told)
                 self._ended.add(rank)
-                told.append((rank, {"ended": process.returncode, "ours": self._stopping}))
+                told.append((rank, self._end(rank, process.returncode)))
+        if self._hangs is not None and not self._ended and not self._stopping and (hang := self._hangs.look()) is not None:
+            self._hangs = None
+            told.append((list(self.processes)[hang.rank], {"hung": hang.sentence, "step": hang.step}))
         return told
+
+    def _end(self, rank: int, code: int) -> Event:
+        """The event of a rank that has ended."""
+        short = code == -signal.SIGKILL and self._memory.short()
+        return {"ended": code, "ours": self._stopping, "short": short, "step": self._watched[rank].look().step}
 
     def stop(self, grace: float) -> None:
         """See `Started.stop`."""
@@ -100,22 +119,35 @@ class Ranks:
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
+        while self._watched:
+            self._watched.popitem()[1].close()
 
     def _start(self, rank: int, environment: Mapping[str, str]) -> IO[bytes]:
         read, write = os.pipe()
-        with (self.logs / f"rank{rank}.log").open("ab") as output:
+        self._watched[rank] = watched = Watched()
+        with self._log(rank).open("ab") as output:
             self.processes[rank] = subprocess.Popen(
                 [sys.executable, "-m", self.worker, self.job_file],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**RANK_ENVIRONMENT, **os.environ, **environment, EVENTS_FD: str(write), PARENT_PID: str(os.getpid())},
-                pass_fds=(write,),
+                env={
+                    **RANK_ENVIRONMENT,
+                    **os.environ,
+                    **environment,
+                    EVENTS_FD: str(write),
+                    PULSE_FD: str(watched.number),
+                    PARENT_PID: str(os.getpid()),
+                },
+                pass_fds=(write, watched.number),
                 start_new_session=True,
             )
         os.close(write)
         os.set_blocking(read, False)
         return os.fdopen(read, "rb", buffering=0)
+
+    def _log(self, rank: int) -> Path:
+        return self.logs / f"rank{rank}.log"
 
     def _read(self, key: selectors.SelectorKey, told: list[Told]) -> bool:
         """Append what has come through a rank's pipe; whether there may be more."""

@@ -116,7 +116,7 @@ class _Joined:
     """A host's part in a launch that another host heads; see `protocol.Started`. The head tells what comes of it."""
 
     def __init__(self, work: Work) -> None:
-        self.work, self._over, self._grace = work, False, work.execution.grace_seconds
+        self.work, self._over = work, False
         launch, node = _open_launch(work)
         self._agent = _OwnAgent(launch, node)
 

@@ -84,9 +84,8 @@ def node(name: str, why: str) -> State[Any]:
 def _unsaved(step: plan.Step, told: Told) -> str:
     if told.build_id is None:
         return "stopped before it began"
-    return (
-        f"stopped; it saved nothing in the {step.node.execution.grace_seconds:g} s that it had, what it saved before is there"
-    )
+    seconds = told.seconds or step.node.execution.least_grace
+    return f"stopped; it saved nothing in the {seconds:g} s that it had, what it saved before is there"
 
 
 def node_of(step: plan.Step, usual_retries: int) -> Task[[str, str], State[Any]]:
@@ -109,6 +108,7 @@ class Told(Reporter):
     ) -> None:
         self.session, self.step, self.bar, self.log = session, step, bar, log
         self.build_id: str | None = None
+        self.seconds: float | None = None  # that it may take to end
         self._logged = self._shown = 0.0
         self._part: Any = None
         self._warned: set[str] = set()
@@ -145,6 +145,9 @@ class Told(Reporter):
         if now > self._logged + LOG_SECONDS or (isinstance(part, str) and part != self._part):
             self._logged, self._part, self._told = now, part, line
             self.log.info("%s", line)
+
+    def grace(self, seconds: float) -> None:
+        self.seconds = seconds
 
     def _line(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> str:
         words = [str(figures[name]) for name in ("step", "note") if isinstance(figures.get(name), str)]

@@ -53,7 +53,7 @@ def address(port: int) -> str:
 
 def grace_seconds() -> float:
     """How long a flow has to end when it is cancelled: the ranks' time for a checkpoint, and some."""
-    return float(Execution().grace_seconds) + GRACE_MARGIN
+    return Execution().least_grace + GRACE_MARGIN
 
 
 def services(runs: Path, *, prefect: int, mlflow: int | None, page: int) -> tuple[Service, ...]:

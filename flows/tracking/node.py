@@ -130,6 +130,9 @@ class NodeRecord(Reporter):
     def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
         self._display.progress(done, total, unit, figures)
 
+    def grace(self, seconds: float) -> None:
+        self._display.grace(seconds)
+
     def metrics(self, values: Mapping[str, Any]) -> None:
         if self.run is not None:
             self._last = self._spool.line(self.run, values) or self._last

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from model.train.watchdog import Watchdog
+from pipeline.core.pulse import Phase, Pulse
+
 Item = TypeVar("Item")
 
 
@@ -14,10 +17,12 @@ class Clock:
     """The clock of one session: from the start, or the last resume, to the end.
 
     Tokens a second are those of what the user waits for: steps and the wait for their data. Measuring and saving are told as shares.
-    The first step allocates and compiles, so it takes no part in the figures of the whole session.
+    The first step allocates and compiles, so it takes no part in the figures of the whole session. What is no part of a step may take
+    as long as it likes, and the pulse and the watchdog are told so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pulse: Pulse, watchdog: Watchdog) -> None:
+        self._pulse, self._watchdog = pulse, watchdog
         self._started = time.perf_counter()
         self._at = self._started  # when the step that runs began
         self._tokens = self._seconds = self._waited = 0.0  # since the last log line
@@ -33,7 +38,8 @@ class Clock:
         while True:
             began = time.perf_counter()
             try:
-                item = next(iterator)
+                with self._pulse.within(Phase.DATA):
+                    item = next(iterator)
             except StopIteration:
                 return
             self._waiting += time.perf_counter() - began
@@ -44,9 +50,12 @@ class Clock:
         """The block is no part of any step: `measuring` or `saving`."""
         began = time.perf_counter()
         try:
-            yield
+            with self._pulse.within(Phase.ASIDE):
+                yield
         finally:
-            self._aside[what] += time.perf_counter() - began
+            seconds = time.perf_counter() - began
+            self._aside[what] += seconds
+            self._watchdog.aside(seconds)
 
     def begin(self) -> None:
         """The first step's data may be asked for now."""

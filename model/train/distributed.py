@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch import distributed
 from model.train.precision import resolve_device
 from pipeline.core.errors import ClozeError, UsageError
 from pipeline.core.execution import Execution
+from pipeline.core.pulse import Phase, Pulse
 
 SETTLE_SECONDS = 0.1  # for threads to let go of the last message
 TIMEOUT = datetime.timedelta(minutes=10)  # a rank that is silent for longer is taken for dead, and all end
@@ -39,12 +40,14 @@ class World:
         size: how many there are.
         device: what this process computes on.
         control: the gloo group of control messages; None: the default group is one.
+        pulse: tells whoever started this process what it does.
     """
 
     rank: int
     size: int
     device: torch.device
     control: Any = None
+    pulse: Pulse = field(default_factory=Pulse)
 
     @property
     def first(self) -> bool:
@@ -62,7 +65,8 @@ class World:
 
         def sums() -> list[Any]:
             if work is not None:
-                work.wait()
+                with self.pulse.within(Phase.EXCHANGE):
+                    work.wait()
             return list(tensor.tolist())
 
         return sums
@@ -70,7 +74,8 @@ class World:
     def total_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of a CPU tensor over all ranks."""
         if self.size > 1:
-            distributed.all_reduce(tensor, group=self.control)
+            with self.pulse.within(Phase.EXCHANGE):
+                distributed.all_reduce(tensor, group=self.control)
         return tensor
 
     def first_decides(self, decide: Callable[[], int]) -> int:
@@ -130,7 +135,7 @@ def join(execution: Execution) -> World:
     if distributed.get_world_size() != size:
         raise UsageError(f"WORLD_SIZE ({size}) is not that of the running process group ({distributed.get_world_size()})")
     control = distributed.new_group(backend="gloo", timeout=TIMEOUT) if size > 1 and device.type == "cuda" else None
-    return World(rank, size, device, control)
+    return World(rank, size, device, control, Pulse.ours())
 
 
 def _leave() -> None:
@@ -146,15 +151,20 @@ def _leave() -> None:
 
 
 class StopRequest:
-    """Whether this process was asked to stop by SIGTERM or SIGINT. A second signal ends it at once."""
+    """Whether this process was asked to stop by SIGTERM or SIGINT. A second SIGINT ends it at once.
+
+    A second SIGTERM says nothing new: Slurm sends one to every process of a job, and whoever started this one sends it another.
+    """
 
     def __init__(self) -> None:
         self.asked = False
         self._before: dict[signal.Signals, Any] = {}
 
     def _ask(self, number: int, frame: object) -> None:
+        if self.asked and number == signal.SIGINT:
+            self._restore()
+            signal.raise_signal(number)
         self.asked = True
-        self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

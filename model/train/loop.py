@@ -26,9 +26,13 @@ from model.train.engines.create import create
 from model.train.interfaces import Interrupted, Milestones, Training
 from model.train.metrics import METRICS, SKIPPED, Lines, Window
 from model.train.pace import Moment
+from model.train.rollback import Passing, RollBack, go_back, sound
 from model.train.steps import Agreed, Asks, Prepared, agree, prepare
+from model.train.waits import Waits
+from model.train.watchdog import Watchdog
 from pipeline.core import artifact, checkpoints, random_keys, storage
-from pipeline.core.errors import ClozeError, Stopped
+from pipeline.core.errors import Stopped
+from pipeline.core.pulse import Phase
 from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build
 
@@ -116,7 +120,11 @@ class _Loop:
         self.metrics = Lines(storage.join(training.path, METRICS), world)
         self.skips = Lines(storage.join(training.path, SKIPPED), world)
         self.window = Window(training.trained.names, world.device)
-        self.clock = Clock()
+        self.source = Passing(training.source, self.progress.passed)
+        self.pulse = world.pulse
+        self.watchdog = Watchdog(world.pulse, self.execution.hang_seconds, training.compiled)
+        self.clock = Clock(world.pulse, self.watchdog)
+        self.waits = Waits(world)
         self._unread: list[_Unread] = []
         self._saved: int | None = None  # the step of the newest checkpoint
         self._save_from = time.monotonic() + 60.0 * self.execution.checkpoint_minutes
@@ -184,8 +192,14 @@ class _Loop:
             unfinished, progress.pending = progress.pending, None
             moment = unfinished.pop(MOMENT, None)
             self._finish_line(unfinished, self._course(progress.step) if moment is None else Moment(**moment))
-        if not self._over():
-            self._steps()
+        while not self._over():
+            try:
+                self._steps()
+                self._save()
+                break
+            except RollBack as found:
+                self._go_back(found)
+        progress = self.progress
         if self._last is not None and progress.step < self._last:
             self._note(f"stopped early after step {progress.step} of {self._last}: the best is {progress.best}")
         self._save()
@@ -205,24 +219,29 @@ class _Loop:
     def _steps(self) -> None:
         """Step by step to the last one, or until patience ends."""
         progress, pace = self.progress, self.recipe.pace
-        asks = Asks(stop=lambda: self.stop.asked, save=self._save_due, tell=pace.tell, over=self._over)
-        with Prefetch(prepare(self.training, self.world, progress.step)) as prepared:
-            ready = self.clock.waited_for(prepared)
+        asks = Asks(stop=lambda: self.stop.asked, save=self._save_due, tell=pace.tell, over=self._over, own=self.waits.tell)
+        with Prefetch(prepare(self.training, self.source, self.world, progress.step)) as prepared:
             self.clock.begin()
-            for work, agreed in agree(ready, self.world, asks):
+            self.watchdog.begin(progress.step + 1)
+            for work, agreed in agree(self.clock.waited_for(prepared), self.world, asks):
                 if agreed.stop:
                     self._stop()
-                if agreed.save:
+                if agreed.save and not progress.skipped_in_a_row:
                     self._save()
                 moment = pace.moment(progress.step, progress.tokens, agreed.tokens, agreed.told)
                 if moment.last:
                     self._last = progress.step + 1
-                line = self._step(work, agreed, moment)
+                with self.pulse.within(Phase.COMPUTING):
+                    line = self._step(work, agreed, moment)
                 self.clock.step(agreed.tokens)
+                if note := self.waits.heard(agreed.own):
+                    self._note(note, "warning")
                 if line is not None:
-                    self._finish_line({**line, **self.clock.line()}, moment)
+                    with self.pulse.within(Phase.LOGGING):
+                        self._finish_line({**line, **self.clock.line(), **self.waits.line()}, moment)
                 if self._keeps(progress.step) or self._improved():
                     self._save()
+                self.watchdog.begin(progress.step + 1)
 
     def _over(self) -> bool:
         """Whether the last step is done, or patience has ended: that follows from the steps and the best one alone, so a training that
@@ -290,7 +309,8 @@ class _Loop:
     def _keeps(self, step: int) -> bool:
         """Whether step `step` (from 1) gets a checkpoint, by the number of steps; the last one always does."""
         every = self.execution.checkpoint_every
-        return step != self._last and (step in self.training.milestones or bool(every and step % every == 0))
+        due = bool(every and step % every == 0) and not self.progress.skipped_in_a_row  # no pruning of the one to go back to
+        return step != self._last and (step in self.training.milestones or due)
 
     def _measures(self, step: int, moment: Moment) -> bool:
         measure = self.training.measure
@@ -301,7 +321,8 @@ class _Loop:
         """Read the norms of all steps but the last `keep`: a GPU is asked of a step while it already runs the next."""
         while len(self._unread) > keep:
             item = self._unread.pop(0)
-            norm = float(item.norm)
+            with self.pulse.within(Phase.EXCHANGE):  # a device may wait for the other ranks' here
+                norm = float(item.norm)
             if math.isfinite(norm):
                 self.progress.updates += 1
                 self.progress.skipped_in_a_row = 0
@@ -310,18 +331,28 @@ class _Loop:
                 self._skipped(item.step)
 
     def _skipped(self, step: int) -> None:
-        """Count a step without an update, say what it was made of, and give up after too many in a row."""
+        """Count a step without an update, say what it was made of, and go back after too many in a row."""
         progress = self.progress
         progress.skipped += 1
         progress.skipped_in_a_row += 1
-        self.skips.add({"step": step, **self.training.source.rows(step - 1)})
+        self.skips.add({"step": step, **self.source.rows(step - 1)})
         self._note(f"step {step} was skipped: its gradient is not finite (rows in {SKIPPED})", "warning")
         if progress.skipped_in_a_row >= self.recipe.max_skipped:
-            raise ClozeError(
-                f"{progress.skipped_in_a_row} steps in a row up to step {step} had a gradient that is not finite"
-                f" (their rows are in {self.skips.path}); lower learning_rate ({self.recipe.learning_rate:g}),"
-                " or use precision fp32"
-            )
+            raise RollBack(step, progress.skipped_in_a_row)
+
+    def _go_back(self, found: RollBack) -> None:
+        """Go on from the last good checkpoint, past the rows of the steps since then."""
+        before, bad = go_back(found, self.training, self.progress, self.world, self.skips)
+        self.engine.load_weights(before.weights)
+        self.engine.load_optimizer_state(before.optimizer, before.progress.updates)
+        self.progress = before.progress
+        self.source = Passing(self.training.source, self.progress.passed)
+        self._unread.clear()
+        self.window = Window(self.training.trained.names, self.world.device)
+        self.window.restore(self.progress.window, self.world)
+        self._saved, self._last = self.progress.step, self.recipe.pace.steps
+        self.metrics.cut(self.progress.step)
+        self._note(bad, "warning")
 
     def _check_first_loss(self, loss: float | None) -> None:
         self.progress.first_loss = loss
@@ -372,9 +403,11 @@ class _Loop:
         self._read(keep=0)
         if self._saved == self.progress.step:
             return
+        if not sound(self.training.trained.model, self.world):
+            raise RollBack(self.progress.step, max(1, self.progress.skipped_in_a_row))
         with self.clock.aside("saving"):
             self.progress.window = self.window.state(self.world)
-            self.progress.samples = self.training.source.samples(self.progress.step)
+            self.progress.samples = self.source.samples(self.progress.step)
             weights, optimizer = self.engine.weights(), self.engine.optimizer_state()
             self.metrics.sync()
             self.world.first_decides(lambda: self._write(weights, optimizer))

@@ -53,6 +53,7 @@ class Progress:
         pending: the log line of this step, where a stop broke off its measurement.
         first_loss: the loss before the first update of this phase.
         best: the best measurement of this phase so far, and its step.
+        passed: what this phase has passed over: (step, steps), see `model.train.rollback`.
     """
 
     step: int = 0
@@ -65,6 +66,7 @@ class Progress:
     pending: dict[str, Any] | None = None
     first_loss: float | None = None
     best: dict[str, float] | None = None
+    passed: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,7 @@ class Resumed:
 
     def as_phase(self) -> Resumed:
         """For a training that goes on from here as a new phase: the counters go on, its lines and measurements are its own."""
-        progress = replace(self.progress, window={}, pending=None, first_loss=None, best=None)
+        progress = replace(self.progress, window={}, pending=None, first_loss=None, best=None, passed=[])
         return replace(self, progress=progress, own=False)
 
 
@@ -268,7 +270,10 @@ def read(directory: str) -> Resumed:
 def _read_state(directory: Path) -> dict[str, Any]:
     name = directory / checkpoint.TRAINING / STATE
     try:
-        content: dict[str, Any] = json.loads(name.read_text(encoding="utf-8"))
+        content: dict[str, Any] = {
+            "passed": [],
+            **json.loads(name.read_text(encoding="utf-8")),
+        }  # older ones passed over nothing
         missing = Progress.__dataclass_fields__.keys() - content.keys()
         if content["format"] != FORMAT or missing or Run.__dataclass_fields__.keys() - content["run"].keys():
             raise DataError(

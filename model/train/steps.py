@@ -15,7 +15,7 @@ import numpy as np
 
 from model.data.batch import pin
 from model.train.distributed import World
-from model.train.interfaces import MicroBatch, Training
+from model.train.interfaces import MicroBatch, Source, Training
 from model.train.pace import Told
 
 
@@ -31,8 +31,8 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What all ranks know of a step before it runs: whether to stop or to save first, what the first rank tells of its time, and the
-    sums of `Prepared`.
+    """What all ranks know of a step before it runs: whether to stop or to save first, what the first rank tells of its time, the
+    sums of `Prepared`, and what each rank has told of its own time.
     """
 
     stop: bool
@@ -40,6 +40,7 @@ class Agreed:
     told: Told
     tokens: int
     counts: list[int]
+    own: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +50,21 @@ class Asks:
     Attributes:
         tell: what the first rank tells of a step's time; see `model.train.pace.Pace`.
         over: whether the step that was given last is the last one, which all ranks know by themselves.
+        own: microseconds that this rank did not wait for the others, since it was asked last; see `model.train.waits`.
     """
 
     stop: Callable[[], bool]
     save: Callable[[], bool]
     tell: Callable[[int], Told]
     over: Callable[[], bool] = lambda: False
+    own: Callable[[], int] = lambda: 0
 
 
-def prepare(training: Training, world: World, first: int) -> Iterator[Prepared]:
+def prepare(training: Training, source: Source, world: World, first: int) -> Iterator[Prepared]:
     """Every step from step `first` on. Runs in the prefetch thread."""
     last = training.recipe.pace.steps
     for step in count(first) if last is None else range(first, last):
-        work = training.source.work(step, world.rank, world.size)
+        work = source.work(step, world.rank, world.size)
         counts = [training.trained.targets(item.batch) for item in work.micro_batches]
         yield Prepared(
             step=step,
@@ -98,10 +101,12 @@ def agree(steps: Iterable[Prepared], world: World, asks: Asks) -> Iterator[tuple
 
 def _begin(step: Prepared, world: World, asks: Asks) -> Callable[[], Agreed]:
     told = asks.tell(step.step) if world.first else (0, 0)
-    sums = world.begin_total([int(asks.stop()), int(world.first and asks.save()), *told, step.tokens, *step.counts])
+    own = [0] * world.size
+    own[world.rank] = asks.own()
+    sums = world.begin_total([int(asks.stop()), int(world.first and asks.save()), *told, step.tokens, *own, *step.counts])
 
     def agreed() -> Agreed:
-        stop, save, begins, ends, tokens, *counts = sums()
-        return Agreed(bool(stop), bool(save), (begins, ends), tokens, counts)
+        stop, save, begins, ends, tokens, *rest = sums()
+        return Agreed(bool(stop), bool(save), (begins, ends), tokens, rest[world.size :], rest[: world.size])
 
     return agreed

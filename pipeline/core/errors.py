@@ -15,9 +15,16 @@ from collections.abc import Iterable
 
 
 class ClozeError(Exception):
-    """Base of every error that Cloze raises on purpose."""
+    """Base of every error that Cloze raises on purpose.
+
+    Attributes:
+        step: of a training that failed: the step it was at, from 1.
+        died: whether a process was killed, or hung: another try may do with fewer.
+    """
 
     exit_code = 1
+    step: int | None = None
+    died: bool = False
 
 
 class UsageError(ClozeError):

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+LEAST_GRACE = 25.0  # seconds
+
 
 class Execution(BaseModel):
     """How stages are run. None of it may change a result, so none of it takes part in a fingerprint.
@@ -96,6 +98,9 @@ class Execution(BaseModel):
     retry_seconds: float = Field(default=10.0, ge=0)
     """Seconds before the first retry; twice as long before each further one, at most ten minutes."""
 
+    min_processes: int | None = Field(default=None, ge=1)
+    """The fewest processes that a training may be tried again with, where one died twice or a GPU is gone; without it always as many."""
+
     timeout_minutes: float | None = Field(default=None, gt=0)
     """Minutes after which a stage's processes are stopped, with a checkpoint if it is a training; the stage has failed then."""
 
@@ -108,13 +113,30 @@ class Execution(BaseModel):
     keep_checkpoints: int = Field(default=2, ge=1)
     """The newest checkpoints that are kept."""
 
-    # Kubernetes and Prefect allow 30 seconds by default: give them more, too, where a checkpoint is large (BERT-large with Adam's
-    # state: four gigabytes) or the disk slow.
-    grace_seconds: float = Field(default=25.0, ge=0)
-    """Seconds that a stopped training may take to save its checkpoint, before it is killed."""
+    # Kubernetes and Prefect allow 30 seconds by default: give them more, too, where a checkpoint is large or the disk slow.
+    grace_seconds: float | None = Field(default=None, ge=0)
+    """Seconds that a stopped training may take to save its checkpoint, before it is killed; without it 25, or more as its steps and its
+    checkpoints take."""
+
+    hang_seconds: float = Field(default=60.0, ge=0)
+    """Seconds that any training step may take; one that takes longer, and ten times the median, hangs: the run ends, and names the rank.
+    0 waits for ever."""
 
     compile: bool | None = None
     """Whether torch.compile compiles the training step; without it, where it pays."""
+
+    @property
+    def least_grace(self) -> float:
+        """Seconds that any stage has to end."""
+        return LEAST_GRACE if self.grace_seconds is None else self.grace_seconds
+
+    @model_validator(mode="after")
+    def _fewer_are_no_more(self) -> Execution:
+        if self.min_processes is not None and self.min_processes > self.processes:
+            raise ValueError(
+                f"min_processes ({self.min_processes}) is more than processes ({self.processes}); use that or fewer"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_device_a_process(self) -> Execution:

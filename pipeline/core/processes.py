@@ -62,9 +62,53 @@ def wait_for_port(port: int, seconds: float, alive: Callable[[], bool], host: st
     return False
 
 
-def ending(code: int) -> str:
-    """How a process ended, in words: of its return code as `subprocess` gives it."""
-    if code < 0:
-        name = signal.Signals(-code).name
-        return f"was killed ({name}; out of memory?)" if name == "SIGKILL" else f"was killed ({name})"
-    return f"ended with exit code {code}"
+def ending(code: int, out_of_memory: bool = False) -> str:
+    """How a process ended, in words.
+
+    Args:
+        code: its return code as `subprocess` gives it.
+        out_of_memory: whether that is likely, where it was killed.
+    """
+    if code >= 0:
+        return f"ended with exit code {code}"
+    number = -code
+    name = signal.Signals(number).name if number in signal.Signals._value2member_map_ else f"signal {number}"
+    if name in _CRASHES:
+        return f"crashed ({name}: {_CRASHES[name]})"
+    return f"was killed ({name}; out of memory?)" if number == signal.SIGKILL and out_of_memory else f"was killed ({name})"
+
+
+_CRASHES = {
+    "SIGSEGV": "a library touched memory that is not its own",
+    "SIGBUS": "a mapped file was cut short, or /dev/shm is full",
+    "SIGILL": "this processor lacks an instruction that a library uses",
+    "SIGFPE": "a library divided by zero",
+}
+
+
+class MemoryWatch:
+    """Whether the kernel has killed for want of memory since this was made, as far as it can be known.
+
+    The kernel counts that, for our control group where there is one (a container, a Slurm job), else for the whole machine.
+    """
+
+    def __init__(self) -> None:
+        self._before = _kills()
+
+    def short(self) -> bool:
+        """Whether it has; True where nobody counts."""
+        now = _kills()
+        return now is None or self._before is None or now > self._before
+
+
+def _kills() -> int | None:
+    """Processes that were killed for want of memory so far."""
+    for name, word in (("/sys/fs/cgroup/memory.events", "oom_kill"), ("/proc/vmstat", "oom_kill")):
+        try:
+            with open(name, encoding="ascii") as stream:
+                found = [int(line.split()[1]) for line in stream if line.split()[:1] == [word]]
+        except (OSError, ValueError, IndexError):
+            continue
+        if found:
+            return found[0]
+    return None

@@ -28,6 +28,9 @@ class Reporter:
     def processes(self, ids: Mapping[int, int]) -> None:
         """The stage runs in these processes of this machine, by rank; empty: it has ended."""
 
+    def grace(self, seconds: float) -> None:
+        """So long the stage may take to end once it is asked to; told again when it changes."""
+
     def stop_asked(self) -> bool:
         """Whether the stage is to end, with a checkpoint if it is a training; asked about twice a second while processes run."""
         return False
@@ -62,6 +65,9 @@ class GuardedReporter(Reporter):
 
     def processes(self, ids: Mapping[int, int]) -> None:
         self._pass_on("processes", ids)
+
+    def grace(self, seconds: float) -> None:
+        self._pass_on("grace", seconds)
 
     def stop_asked(self) -> bool:
         return self._reporter.stop_asked()

@@ -8,6 +8,7 @@ writes one JSON object a line to the file descriptor in `CLOZE_EVENTS_FD`:
     {"metrics": {"step": n, "time": t, ...}}      any number of times: a logged line
     {"checkpoint": [step, path]}                  any number of times: one that stays
     {"records": [{...}, ...]}                     any number of times: what a verb answers
+    {"grace": seconds}                            any number of times: what it would need to stop with a checkpoint
     {"outcome": {...}, "counters": {...}}         once, last, if it ended well
     {"error": sentence, "exit_code": n}           once, last, if it did not
 """
@@ -101,6 +102,9 @@ class Events(Reporter):
 
     def records(self, values: Sequence[Mapping[str, Any]]) -> None:
         self.send({"records": list(values)})
+
+    def grace(self, seconds: float) -> None:
+        self.send({"grace": seconds})
 
 
 def local_directory(path: str) -> Path:

@@ -28,12 +28,13 @@ import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
 from pipeline.core.errors import UsageError
-from pipeline.core.processes import die_with_parent, ending
+from pipeline.core.processes import MemoryWatch, die_with_parent, ending
 from pipeline.engines.base import WorkerLost
 
 STOP_SECONDS = 5.0  # between SIGTERM and SIGKILL
 START_SECONDS = 60.0
 DEATH_NOTICE_SECONDS = 0.3  # within which a pool knows of a death
+MEMORY = MemoryWatch()
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -50,7 +51,7 @@ class Worker:
     def death(self, code: int, unit: str) -> str:
         """A sentence's subject and verb: which worker, how it ended, and what it was doing."""
         at = f" while it did {unit}" if unit else ""
-        return f"worker {self.number} (process {self.pid}) {ending(code)}{at}"
+        return f"worker {self.number} (process {self.pid}) {ending(code, MEMORY.short())}{at}"
 
 
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type: ignore[misc]

@@ -183,7 +183,7 @@ def test_a_killed_worker_is_told_and_what_it_finished_is_kept(
     os.kill(worker, signal.SIGKILL)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "was killed (SIGKILL; out of memory?)" in told.strip().splitlines()[-1]
+    assert "was killed (SIGKILL" in told.strip().splitlines()[-1]
     assert not artifact.is_artifact(str(out))
     finished = len(list((out / "_scratch" / step).glob("*.json")))
     units = {"rows": ROW_UNITS, "shards": 5}

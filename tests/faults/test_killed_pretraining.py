@@ -129,7 +129,7 @@ def test_the_same_command_goes_on(
         ranks[1].kill()
         _, told = process.communicate(timeout=60)
         assert process.returncode == 1
-        assert "pretrain rank 1 was killed (SIGKILL; out of memory?); its output is in" in told.splitlines()[-1]
+        assert "pretrain rank 1 was killed (SIGKILL" in told.splitlines()[-1]
     begun: dict[str, Any] = json.loads((building(place) / "_building.json").read_text())
     logged = (building(place) / "metrics.jsonl").read_text().count("\n")
     saved = max(int(path.name.removeprefix("step-")) for path in building(place).glob("checkpoints/step-*"))

@@ -45,6 +45,9 @@ class _Part(Reporter):
         named = {"run": self._name} if self._name else {}
         self._reporter.progress(self._before + done, self._total, unit, {**named, **figures})
 
+    def grace(self, seconds: float) -> None:
+        self._reporter.grace(seconds)
+
     def metrics(self, values: Mapping[str, Any]) -> None:
         prefix = f"{self._name}_" if self._name else ""
         line = {name if name in ("step", "time") else prefix + name: value for name, value in values.items()}

@@ -108,6 +108,9 @@ class DeepSpeedEngine:
     def weights(self) -> dict[str, Tensor]:
         raise NotImplementedError
 
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        raise NotImplementedError
+
     def optimizer_state(self) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         if self._updates == 0:
@@ -155,6 +158,10 @@ class _WholeParameters(DeepSpeedEngine):
         whole = self._model.state_dict() if self._world.first else {}
         return {name: value.to("cpu", copy=True) for name, value in whole.items()}
 
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        self._model.load_state_dict(weights)
+        self._engine.optimizer.refresh_fp32_params()
+
     def _link(self) -> None:
         """DeepSpeed does so once, after the first update of the *first* parameter group, when the other groups' state is not
         there yet, and then never again (0.19.8, stage_1_and_2.py, `_optimizer_step`).
@@ -187,6 +194,16 @@ class _CutParameters(DeepSpeedEngine):
                 if self._world.first:
                     found[name] = value.detach().to("cpu", copy=True)
         return found
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        for name, value in self._model.state_dict(keep_vars=True).items():
+            if not isinstance(value, nn.Parameter):
+                value.copy_(weights[name])
+                continue
+            with torch.no_grad(), self._deepspeed.zero.GatheredParameters([value], modifier_rank=0):
+                if self._world.first:
+                    value.copy_(weights[name])
+        self._engine.optimizer.refresh_fp32_params()
 
     def _partitions(self) -> Iterator[Tensor]:
         yield from self._engine.optimizer.fp32_partitioned_groups_flat

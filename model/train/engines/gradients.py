@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from pipeline.core.pulse import Phase, Pulse
+
 BUCKET_BYTES = 25 << 20  # as torch's: large enough for the network's bandwidth, small enough to begin early
 
 
@@ -23,7 +25,8 @@ class GradientSums:
     `begin` before the backward pass whose gradients are complete with it, `finish` after.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], pulse: Pulse, bucket_bytes: int = BUCKET_BYTES) -> None:
+        self._pulse = pulse
         self._buckets: list[list[nn.Parameter]] = []
         self._bucket_of: dict[nn.Parameter, int] = {}
         room = 0
@@ -49,8 +52,9 @@ class GradientSums:
         """Send what no gradient came for, too, and wait for all: now every `grad` holds the sum."""
         while len(self._sent) < len(self._buckets):
             self._send()
-        for work in self._sent:
-            work.wait()
+        with self._pulse.within(Phase.EXCHANGE):
+            for work in self._sent:
+                work.wait()
         self._sent = []
         self._running = False
 

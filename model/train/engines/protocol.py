@@ -49,6 +49,10 @@ class Engine(Protocol):
         """
         ...
 
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Put back what `weights` gave: the same whole tensors on every rank."""
+        ...
+
     def load_optimizer_state(self, state: Mapping[str, Tensor], updates: int) -> None:
         """Put back what `optimizer_state` gave, of any engine on any number of ranks.
 

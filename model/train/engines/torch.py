@@ -44,7 +44,7 @@ class TorchEngine:
             with torch.no_grad():
                 for tensor in self._model.state_dict(keep_vars=True).values():  # whatever made them, all begin with the same
                     distributed.broadcast(tensor, 0)
-            self._sums = GradientSums(self._parameters)
+            self._sums = GradientSums(self._parameters, world.pulse)
             if self._kind.sees == "matrices":
                 self._optimizer.ranks = (world.rank, world.size)  # type: ignore[attr-defined]
 
@@ -87,6 +87,9 @@ class TorchEngine:
             f"{name}/{key}": self._optimizer.state[parameter][key].detach().to("cpu", copy=True)
             for name, parameter, key in optimizer_states(self._model, self._kind)
         }
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        self._model.load_state_dict(weights)
 
     def load_optimizer_state(self, state: Mapping[str, Tensor], updates: int) -> None:
         if updates == 0:

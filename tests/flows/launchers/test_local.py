@@ -117,13 +117,13 @@ def test_a_crash_names_the_log(tmp_path: Path) -> None:
 
 def test_a_killed_rank_is_named_and_its_peer_does_not_hang(tmp_path: Path) -> None:
     """Its peer's own error, that somebody is gone, is not what is told."""
-    with pytest.raises(ClozeError, match=r"^toy rank 1 was killed \(SIGKILL; out of memory\?\); its output is in .*rank1.log$"):
+    with pytest.raises(ClozeError, match=r"^toy rank 1 was killed \(SIGKILL.*\); its output is in .*rank1.log$"):
         run(tmp_path / "a", processes=2, act="die", rank=1)
     assert living(tmp_path / "a") == []
 
 
 def test_the_killed_process_of_a_stage_with_one_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ClozeError, match=r"^toy was killed \(SIGKILL; out of memory\?\); its output is in .*rank0.log$"):
+    with pytest.raises(ClozeError, match=r"^toy was killed \(SIGKILL.*\); its output is in .*rank0.log$"):
         run(tmp_path / "a", act="die")
 
 

@@ -62,7 +62,7 @@ def test_a_killed_server_is_started_again(tmp_path: Path, made: list[Child]) -> 
     until(lambda: tended(child))
     assert number(tmp_path / "place" / "server", besides=first) != first
     assert child.restarts == 1
-    assert child.told == ["The toy was killed (SIGKILL; out of memory?); it is started again"]
+    assert child.told == ["The toy was killed (SIGKILL); it is started again"]
 
 
 def test_who_is_left_of_a_server_and_its_guardian_is_ended_before_it_is_started_again(

@@ -42,9 +42,7 @@ def test_a_killed_worker_is_named_and_the_next_run_goes_on(tmp_path: Path) -> No
     begun = build(tmp_path / "out", workers=2)
     with begun.cleanup:
         kill_worker_of(tmp_path / "notes", 3)
-        with pytest.raises(
-            ClozeError, match=r"worker \d \(process \d+\) was killed \(SIGKILL; out of memory\?\) while it did unit-3"
-        ):
+        with pytest.raises(ClozeError, match=r"worker \d \(process \d+\) was killed \(SIGKILL.*\) while it did unit-3"):
             fan_out(begun, "work", slow, work, unit_name="units")
         kept = [path.stem for path in (tmp_path / "out" / "_scratch" / "work").glob("unit-*.json")]
         assert kept

@@ -1,0 +1,184 @@
+"""What a training on three hosts survives: `python -m benchmarks.chaos --steps 120`. Needs root, iproute2 and an OpenSSH server.
+
+The hosts are network namespaces (`tests/hosts.py`); one has its clock off by an hour, if libfaketime is there. While a BERT-tiny trains
+on them by `--launcher ssh --min-nodes 2`, one fault after another comes over it, each at the first checkpoint after the one before is over:
+
+    link     a host's cable is pulled for 20 s
+    rank     a rank is killed
+    pause    a host stands still (SIGSTOP to all that runs there) for 50 s: it is given up, and wakes up as a stranger
+    disk     the shared disk is full for a while
+    host     a host is killed, its cable pulled at the same time; it is there again when all is over
+
+Printed: for each fault the seconds from it to the next new step, the loss beside that of an undisturbed training on the same hosts and of
+one process, and the goodput: the undisturbed training's seconds over the disturbed one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from model.checkpoint import load
+from pipeline.core import artifact
+from tests.hosts import Hosts, hosts, missing
+from tests.model.datasets import write_dataset
+
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+DISK_BYTES = 640 << 20
+FAULTS = ("link", "rank", "pause", "disk", "host")
+
+
+class Chaos:
+    """A training on three hosts, and what comes over it."""
+
+    def __init__(self, there: Hosts, shared: Path, steps: int, every: int) -> None:
+        self.there, self.shared, self.steps, self.every = there, shared, steps, every
+        self.dataset = write_dataset(shared / "dataset")
+
+    def command(self, out: Path, *more: Any) -> list[Any]:
+        return [
+            "pretrain", "--dataset", self.dataset, "--model", "bert-tiny", "--global-batch", 12, "--micro-batch", 4, "--precision", "fp32",
+            "--device", "cpu", "--threads", 1, "--steps", self.steps, "--set", "warmup_steps=1", "--set", "heldout_rows=8",
+            "--set", "log_every=1", "--out", out, *more,
+        ]  # fmt: skip
+
+    def launched(self, out: Path) -> list[Any]:
+        more = ("--checkpoint-every", self.every, "--min-nodes", 2, "--restarts", 20, "--remote-python", self.python())
+        return self.command(out, *self.there.by("ssh"), *more)
+
+    def python(self) -> str:
+        """The hosts' Python: on host c an hour ahead."""
+        path = self.shared / "python"
+        clock = f"export LD_PRELOAD={FAKETIME} FAKETIME=+1h FAKETIME_DONT_FAKE_MONOTONIC=1;" if FAKETIME.exists() else ":"
+        path.write_text(f'#!/bin/sh\nif [ "$(hostname)" = c ]; then {clock} fi\nexec {sys.executable} "$@"\n')
+        path.chmod(0o755)
+        return str(path)
+
+    def run(self, out: Path, faults: tuple[str, ...]) -> tuple[float, dict[str, float]]:
+        """Seconds of the training, and from each fault to the next new step."""
+        began, waited = time.monotonic(), {}
+        process = self.there.start(*self.launched(out))
+        step = 0
+        for fault in faults:
+            self._until(lambda step=step: self._saved(out) > step, process)  # type: ignore[misc]
+            step, at = self._step(out), time.monotonic()
+            getattr(self, fault)(process)
+            self._until(lambda step=step: self._step(out) > step, process)  # type: ignore[misc]
+            waited[fault] = time.monotonic() - at
+            print(f"  {fault:<6} after step {step:>4}: {waited[fault]:6.1f} s to the next new step", flush=True)
+            step = self._step(out)
+        _, told = process.communicate()
+        if process.returncode:
+            raise SystemExit(told)
+        return time.monotonic() - began, waited
+
+    def link(self, process: subprocess.Popen[str]) -> None:
+        del process
+        self.there.link("b", "down")
+        time.sleep(20)
+        self.there.link("b", "up")
+
+    def rank(self, process: subprocess.Popen[str]) -> None:
+        del process
+        os.kill(self.there.ranks("b")[-1], signal.SIGKILL)
+
+    def pause(self, process: subprocess.Popen[str]) -> None:
+        del process
+        self.there.signal("a", signal.SIGSTOP)
+        time.sleep(50)
+        self.there.signal("a", signal.SIGCONT)
+
+    def disk(self, process: subprocess.Popen[str]) -> None:
+        """Until a launch has failed of it."""
+        ballast = self.shared / "ballast"
+        with ballast.open("wb") as stream:
+            try:
+                while stream.write(b"\0" * (1 << 20)):
+                    stream.flush()
+            except OSError:
+                pass
+        deadline = time.monotonic() + 120
+        while self.there.ranks("b") and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+        ballast.unlink()
+
+    def host(self, process: subprocess.Popen[str]) -> None:
+        del process
+        self.there.kill("c")
+
+    @staticmethod
+    def _until(true: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 900) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"the training has ended, or stands still: {process.communicate()}")
+            time.sleep(0.1)
+
+    @staticmethod
+    def _step(out: Path) -> int:
+        """Of the last log line."""
+        lines = (out / "metrics.jsonl").read_text().splitlines() if (out / "metrics.jsonl").exists() else []
+        whole = [line for line in lines if line.endswith("}")]
+        return int(json.loads(whole[-1])["step"]) if whole else 0
+
+    @staticmethod
+    def _saved(out: Path) -> int:
+        """Of the newest checkpoint."""
+        return max(
+            (int(path.parent.name.removeprefix("step-")) for path in out.glob("checkpoints/step-*/checkpoint.json")), default=0
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--every", type=int, default=5, help="steps between checkpoints")
+    parser.add_argument("--faults", default=",".join(FAULTS))
+    options = parser.parse_args()
+    if (why := missing()) is not None:
+        raise SystemExit(why)
+    print(f"{platform.node()}, {os.cpu_count()} cores, {options.steps} steps, a checkpoint every {options.every}")
+    print("clock: host c an hour ahead" if FAKETIME.exists() else "clock: not moved, for libfaketime is not installed")
+    shared = Path(tempfile.mkdtemp(prefix="cloze-chaos-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(shared)], check=True)
+    try:
+        with hosts(Path(tempfile.mkdtemp(prefix="cloze-net-")), "a", "b", "c") as there:
+            chaos = Chaos(there, shared, options.steps, options.every)
+            undisturbed, _ = chaos.run(shared / "undisturbed", ())
+            disturbed, waited = chaos.run(shared / "disturbed", tuple(options.faults.split(",")))
+            code, told = there.cloze(*chaos.command(shared / "one"))
+            assert code == 0, told
+        report(shared, undisturbed, disturbed, waited)
+    finally:
+        subprocess.run(["umount", "-l", str(shared)], check=False)
+        shutil.rmtree(shared, ignore_errors=True)
+
+
+def report(shared: Path, undisturbed: float, disturbed: float, waited: dict[str, float]) -> None:
+    names = ("undisturbed", "disturbed", "one")
+    losses = {name: artifact.read_manifest(str(shared / name)).summary["loss"] for name in names}
+    states = {name: load(str(shared / name)).state for name in names}
+    print("loss: " + ", ".join(f"{name} {loss:.7f}" for name, loss in losses.items()))
+    for name in ("undisturbed", "one"):
+        far = max(float((value - states["disturbed"][key]).abs().max()) for key, value in states[name].items())
+        print(
+            f"disturbed and {name}: losses differ by {abs(losses['disturbed'] - losses[name]):.1e}, weights by at most {far:.1e}"
+        )
+    print(
+        f"goodput {undisturbed / disturbed:.2f}: {undisturbed:.0f} s undisturbed, {disturbed:.0f} s with {len(waited)} faults"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Gradients that are not finite: skipped; then back once to the last good checkpoint, and past the rows; then the end, rows named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from model import checkpoint
+from model.train import state
+from model.train.engines.torch import TorchEngine
+from pipeline.core.errors import ClozeError
+from tests.faults import worker
+from tests.model.datasets import lines, write_dataset
+from tests.model.train.ranks import Here, config, digests, here
+
+SETTINGS = config(steps=14, max_skipped=3, log_every=1, evaluate_every=7)
+EVERY = {"checkpoint_every": 4, "keep_checkpoints": 2}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_dataset(tmp_path_factory.mktemp("data") / "dataset")
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Steps 6 to 8 of batches of 8 give no finite gradient."""
+    monkeypatch.setattr("model.train.source.DatasetSource.work", worker.DatasetSource.work)  # so that it is put back
+    monkeypatch.setattr("model.train.scoring.Scoring._loss", worker.scoring.Scoring._loss)
+    worker.poison(40, 64)
+    return monkeypatch
+
+
+def progress(run: Here) -> state.Progress:
+    return state.read(str(run.checkpoint)).progress
+
+
+def test_it_goes_back_once_and_passes_over_the_rows(dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch) -> None:
+    run = here(SETTINGS, dataset, tmp_path / "run", **EVERY)
+    warned = run.said("warning")
+    assert "WENT BACK TO STEP 4: 3 steps in a row up to step 8" in warned
+    assert "passes over the rows of steps 5 to 8" in warned
+    found = progress(run)
+    assert (found.step, found.updates, found.passed, found.samples) == (14, 14, [[4, 4]], (14 + 4) * 8)
+    assert all(torch.isfinite(tensor).all() for tensor in checkpoint.load(str(run.checkpoint)).state.values())
+    assert [line["step"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 15))
+    (line,) = lines(tmp_path / "run" / "skipped.jsonl")
+    assert (line["step"], line["passed_over"]) == (4, [5, 8])
+    assert {step: len(rows["rows"]) for step, rows in line["not_finite"].items()} == {"6": 8, "7": 8, "8": 8}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("stop_at", [7, 8, 10])
+def test_stopped_at_any_step_of_it_it_ends_alike(
+    dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch, stop_at: int
+) -> None:
+    """In the middle of the bad steps, just after going back, and later."""
+    straight = here(SETTINGS, dataset, tmp_path / "straight", **EVERY)
+    here(SETTINGS, dataset, tmp_path / "run", stop_at=stop_at, **EVERY)
+    again = here(SETTINGS, dataset, tmp_path / "run", **EVERY)
+    assert digests(again.checkpoint) == digests(straight.checkpoint)
+    assert (tmp_path / "run" / "skipped.jsonl").read_text() == (tmp_path / "straight" / "skipped.jsonl").read_text()
+
+
+def test_the_second_time_it_ends_and_names_the_rows(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.train.source.DatasetSource.work", worker.DatasetSource.work)
+    monkeypatch.setattr("model.train.scoring.Scoring._loss", worker.scoring.Scoring._loss)
+    worker.poison(40, 10_000)
+    with pytest.raises(
+        ClozeError, match=r"those of the last are \d+, .*although training went back to step 4 before.*take these rows out"
+    ):
+        here(SETTINGS, dataset, tmp_path / "run", **EVERY)
+
+
+def test_without_a_checkpoint_there_is_nothing_to_go_back_to(
+    dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ClozeError, match="no good checkpoint before them to go back to"):
+        here(SETTINGS, dataset, tmp_path / "run")
+
+
+def test_weights_that_are_not_finite_are_no_checkpoint(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update spoils the weights just before a save: what is saved is good, and training goes on from the one before."""
+    update, calls = TorchEngine.step, [0]
+
+    def spoils(self: TorchEngine, learning_rate: float) -> torch.Tensor:
+        norm = update(self, learning_rate)
+        calls[0] += 1
+        if calls[0] == 8:
+            with torch.no_grad():
+                self._parameters[0].view(-1)[0] = float("inf")
+        return norm
+
+    monkeypatch.setattr(TorchEngine, "step", spoils)
+    run = here(SETTINGS, dataset, tmp_path / "run", **EVERY)
+    assert "WENT BACK TO STEP 4" in run.said("warning")
+    assert progress(run).passed == [[4, 4]]
+    assert all(torch.isfinite(tensor).all() for tensor in checkpoint.load(str(run.checkpoint)).state.values())
