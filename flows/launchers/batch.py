@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
@@ -25,14 +25,14 @@ from pipeline.core.execution import Execution
 from pipeline.core.reporting import GuardedReporter, Reporter
 from pipeline.core.stage import Build, Outcome
 from pipeline.core.system_errors import os_sentence
-from pipeline.core.worker import Job
+from pipeline.core.worker import Events, Job
 
 IDLE = "idle.json"  # how often in a row the job was queued again without a new checkpoint
 MOST_IDLE = 3
 
 
-class _Box(Reporter):
-    """Writes what a stage reports as the events that a worker would send."""
+class _Box(Events):
+    """Writes what a stage reports to a box, as the events that a worker would send."""
 
     def __init__(self, path: str) -> None:
         storage.make_dirs(path.rpartition("/")[0])
@@ -40,18 +40,6 @@ class _Box(Reporter):
 
     def send(self, event: Mapping[str, Any]) -> None:
         self._out.send([event])
-
-    def progress(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> None:
-        self.send({"progress": [done, total, unit, dict(figures)]})
-
-    def metrics(self, values: Mapping[str, Any]) -> None:
-        self.send({"metrics": dict(values)})
-
-    def checkpoint(self, step: int, path: str) -> None:
-        self.send({"checkpoint": [step, path]})
-
-    def records(self, values: Sequence[Mapping[str, Any]]) -> None:
-        self.send({"records": list(values)})
 
 
 def _run(place: str, report: Reporter) -> tuple[Outcome, Build]:

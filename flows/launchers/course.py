@@ -83,6 +83,8 @@ class Course:
         for rank, event in told:
             if rank is None and "note" in event:
                 self.build.report.progress(*self._progress, {"warning": event["note"]})
+            elif rank is None and "waiting" in event:
+                self.build.report.progress(*self._progress, {"note": event["waiting"]})
             elif rank is None:
                 self.fault = self.fault or BY_EXIT_CODE.get(event["exit_code"], Lost)(event["fault"])
             elif "ended" in event:

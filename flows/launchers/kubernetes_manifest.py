@@ -224,7 +224,7 @@ def _pod(execution: Execution, chosen: Options) -> dict[str, Any]:
         key, separator, value = toleration.partition("=")
         tolerations.append({"key": key, "operator": "Equal", "value": value} if separator else {"key": key, "operator": "Exists"})
     spec = {
-        "terminationGracePeriodSeconds": math.ceil(execution.grace_seconds) + GRACE_MARGIN,
+        "terminationGracePeriodSeconds": math.ceil(execution.announced_grace) + GRACE_MARGIN,
         "serviceAccountName": chosen.service_account,
         "nodeSelector": dict(pair.split("=", 1) for pair in chosen.node_selector),
         "tolerations": tolerations,

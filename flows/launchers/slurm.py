@@ -20,15 +20,16 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flows.launchers import cancelling, mailbox, slurm_queue
 from flows.launchers.protocol import Launcher, Started, Told, Work
 from flows.launchers.slurm_queue import Seen
-from pipeline.core import storage
+from pipeline.core import checkpoints, storage
 from pipeline.core.errors import BY_EXIT_CODE, ClozeError, UsageError, did_you_mean
 from pipeline.core.execution import Execution
+from pipeline.core.lock import is_held
 from pipeline.core.worker import LOGS
 
 DIRECTORY = "slurm"  # in LOGS
@@ -126,7 +127,7 @@ def _submit(place: str, work: Work) -> str:
 def batch_script(work: Work, place: str) -> str:
     """The batch script: it becomes the job's head, which gets Slurm's SIGTERM and queues the job again."""
     execution, stage = work.execution, work.job.stage
-    before = math.ceil(execution.grace_seconds + MARGIN_SECONDS)
+    before = math.ceil(execution.announced_grace + MARGIN_SECONDS)
     options = [
         f"--job-name=cloze-{stage}", f"--nodes={execution.nodes}", "--ntasks-per-node=1", f"--signal=B:TERM@{before}", "--requeue",
         "--open-mode=append", f"--output={place}/%j.log", *execution.slurm_options,
@@ -141,12 +142,45 @@ def batch_script(work: Work, place: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def unattended(path: str) -> str | None:
+    """The job that trains at `path` while nobody follows it; None: there is none."""
+    place = storage.join(path, LOGS, DIRECTORY)
+    found = mailbox.get(storage.join(place, SUBMITTED)) if storage.is_local(path) and storage.is_dir(place) else None
+    if found is None or is_held(path):
+        return None
+    seen = slurm_queue.look(str(found["job"]))
+    return None if seen is None or seen.ended else str(found["job"])
+
+
+def cancel(path: str, job: str, told: Callable[[str], None]) -> dict[str, Any]:
+    """End a job that nobody follows; what is there then, as `cancelling.cancel` has it."""
+    cancelling.ask(path)
+    seen = slurm_queue.look(job)
+    if seen is not None and seen.queued:
+        told(f"Slurm's job {job} waits in the queue, and is taken out of it")
+        slurm_queue.cancel(job)
+    else:
+        told(f"Slurm's job {job} is asked to end; its script says how long it has to save a checkpoint")
+    content = mailbox.get(storage.join(path, LOGS, DIRECTORY, WORK))
+    assert content is not None  # it was written before the job was submitted
+    patience = Execution.model_validate(content["job"]["execution"]).announced_grace + MARGIN_SECONDS
+    deadline = time.monotonic() + patience
+    while not ((seen := slurm_queue.look(job)) is not None and seen.ended):
+        if time.monotonic() > deadline:
+            told(f"it did not end in {patience:.0f} s; scancel ends it")
+            slurm_queue.cancel(job)
+            deadline = float("inf")
+        time.sleep(LOOK_SECONDS[0])
+    saved = checkpoints.complete_steps(path)
+    return {"artifact": path, "state": "cancelled", "checkpoint": saved[-1] if saved else None}
+
+
 class _Followed:
     """A job, seen from outside. See `protocol.Started`."""
 
     def __init__(self, work: Work, place: str, job: str) -> None:
         self.ranks = (0,)
-        self._work, self._place, self._job = work, place, job
+        self._path, self._place, self._job = work.build.path, place, job
         self._log = storage.join(place, f"{job}.log")
         self._start: str | None = None  # the box that is read
         self._inbox: mailbox.Inbox | None = None
@@ -154,7 +188,7 @@ class _Followed:
         self._over = self._stopping = False
         self._seen = Seen("PENDING")
         self._pause, self._next_look = LOOK_SECONDS[0], 0.0
-        self._told = ""
+        self._waits = ""  # what the job waits for, as it was last told
 
     @property
     def over(self) -> bool:
@@ -169,9 +203,9 @@ class _Followed:
         told = self._read()
         if not told and not self._over:
             time.sleep(min(seconds, FILES_SECONDS))
-            self._look()
+            waits = self._look()
             ended = self._seen.ended  # what it wrote last is read after that
-            told = self._read()
+            told = [*waits, *self._read()]
             if ended and not told and not self._over:
                 self._over = True
                 raise self._error()
@@ -204,26 +238,25 @@ class _Followed:
             return self._inbox.read()
         return []
 
-    def _look(self, at_once: bool = False) -> None:
-        """Ask Slurm now and then, ever more rarely while nothing changes, and say what the job waits for."""
-        now = time.monotonic()
-        if now < self._next_look and not at_once and self._end is None:
-            return
+    def _look(self, at_once: bool = False) -> list[Told]:
+        """Ask Slurm now and then, ever more rarely while nothing changes; what the job waits for, once."""
+        if time.monotonic() < self._next_look and not at_once and self._end is None:
+            return []
         seen = slurm_queue.look(self._job)
         self._pause = LOOK_SECONDS[0] if seen != self._seen else min(1.5 * self._pause, LOOK_SECONDS[1])
         self._next_look = time.monotonic() + self._pause
+        again = " again" if self._start is not None else ""
         if seen is None:
-            self._tell(f"Slurm does not answer; job {self._job} is followed by its files")
-            return
-        self._seen = seen
-        if seen.queued:
-            again = " again" if self._start is not None else ""
-            self._tell(f"job {self._job} waits in the queue{again} ({seen.reason or seen.state.lower()})")
-
-    def _tell(self, sentence: str) -> None:
-        if sentence != self._told:
-            self._told = sentence
-            self._work.build.report.progress(0, None, "steps", {"note": sentence})
+            why = f"Slurm does not answer; job {self._job} is followed by its files"
+        elif seen.queued:
+            why = f"job {self._job} waits in the queue{again} ({seen.reason or seen.state.lower()})"
+        else:
+            why = ""
+        self._seen = seen or self._seen
+        if why == self._waits:
+            return []
+        self._waits = why
+        return [(None, {"waiting": why})] if why else []
 
     def _error(self) -> ClozeError:
         """Why a job that is over has not made it."""
@@ -247,7 +280,7 @@ class _Followed:
         if self._over:
             return
         self._stopping = True
-        cancelling.ask(self._work.build.path)  # so that it is not queued again, and ends even if this process dies
+        cancelling.ask(self._path)  # so that it is not queued again, and ends even if this process dies
         self._look(at_once=True)
         deadline = time.monotonic() + (grace + MARGIN_SECONDS if grace > 0 and not self._seen.queued else 0.0)
         while time.monotonic() < deadline and not self._seen.ended:

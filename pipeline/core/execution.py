@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LEAST_GRACE = 25.0  # seconds
+ANNOUNCED_GRACE = 90.0  # and what Slurm and Kubernetes are told where nobody says: enough for some gigabytes on a shared disk
 
 
 class Execution(BaseModel):
@@ -129,6 +130,11 @@ class Execution(BaseModel):
     def least_grace(self) -> float:
         """Seconds that any stage has to end."""
         return LEAST_GRACE if self.grace_seconds is None else self.grace_seconds
+
+    @property
+    def announced_grace(self) -> float:
+        """Seconds for a scheduler that wants to know beforehand how long ranks may take to end."""
+        return ANNOUNCED_GRACE if self.grace_seconds is None else self.grace_seconds
 
     @model_validator(mode="after")
     def _fewer_are_no_more(self) -> Execution:

@@ -38,30 +38,30 @@ def manifest(options: tuple[str, ...] = (IMAGE, "claim=training:/data"), path: s
     execution = Execution(launcher="kubernetes", nodes=2, processes=8, kubernetes_options=options, **more)
     launch = Launch(
         artifact=path, directory=f"{path}/_logs/launches/1-a", job=f"{path}/_logs/job.json", worker="model.worker", hosts=("", ""),
-        counts=(8, 8), master="127.0.0.1:0", program={}, inputs={}, grace_seconds=execution.grace_seconds, device=execution.device,
+        counts=(8, 8), master="127.0.0.1:0", program={}, inputs={}, grace_seconds=execution.least_grace, grace_grows=False, device=execution.device,
     )  # fmt: skip
     chosen = kubernetes_manifest.options(execution)
     return kubernetes_manifest.train_job(kubernetes_manifest.name_of(launch), launch, execution, chosen)
 
 
-CASES = [
-    manifest(),
-    manifest((IMAGE,), "s3://bucket/Runs/My Model_1"),
-    manifest(EVERYTHING, "/data/x", grace_seconds=300),
-    manifest(device="cpu"),
-]
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "store": {"options": (IMAGE,), "path": "s3://bucket/Runs/My Model_1"},
+    "everything": {"options": EVERYTHING, "path": "/data/x", "grace_seconds": 300},
+    "cpu": {"device": "cpu"},
+}
 
 
-@pytest.mark.parametrize("found", CASES)
-def test_it_is_a_train_job_by_its_schema(found: dict[str, Any]) -> None:
-    jsonschema.validate(found, trainjob_schema.TRAIN_JOB)
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_a_train_job_by_its_schema(case: str) -> None:
+    jsonschema.validate(manifest(**CASES[case]), trainjob_schema.TRAIN_JOB)
 
 
 @pytest.mark.skipif("CLOZE_TRAINER_CRD" not in os.environ, reason="CLOZE_TRAINER_CRD names no CRD of Kubeflow Trainer's")
-@pytest.mark.parametrize("found", CASES)
-def test_it_is_a_train_job_by_trainers_own_schema(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_a_train_job_by_trainers_own_schema(case: str) -> None:
     crd = yaml.safe_load(Path(os.environ["CLOZE_TRAINER_CRD"]).read_text())
-    jsonschema.validate(found, trainjob_schema.strict(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
+    jsonschema.validate(manifest(**CASES[case]), trainjob_schema.strict(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
 
 
 @pytest.mark.parametrize(

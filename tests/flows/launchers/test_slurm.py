@@ -65,7 +65,7 @@ class Heard(Reporter):
 
 def run(out: Path, heard: Reporter, act: str = "work", nodes: int = 2, options: tuple[str, ...] = (), **more: Any) -> Result:
     stage = dataclasses.replace(STAGE, run=head.in_process(STAGE, "tests.flows.toy:STAGE"))
-    execution = Execution(launcher="slurm", nodes=nodes, slurm_options=options, device="cpu", **more)
+    execution = Execution(launcher="slurm", nodes=nodes, slurm_options=options, device="cpu", grace_seconds=20, **more)
     return execute(stage, ToyConfig(act=act), {}, str(out), execution=execution, report=heard)
 
 
@@ -233,3 +233,24 @@ def test_states_that_slurm_may_tell() -> None:
     assert slurm_queue.Seen("PENDING").queued
     assert not slurm_queue.Seen("COMPLETING").ended  # it may be queued again
     assert not slurm_queue.QUEUED & slurm_queue.ENDED
+
+
+@needs_slurm
+@pytest.mark.soak
+def test_cancel_ends_a_job_that_nobody_follows(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    script = "import sys; from pathlib import Path; from tests.flows.launchers import test_slurm as t; t.run(Path(sys.argv[1]), t.Heard(), 'twice')"
+    killed = subprocess.Popen([sys.executable, "-c", script, str(out)], cwd=REPOSITORY, start_new_session=True)
+    cluster.until(lambda: (out / "_pid-1").exists())
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    job = job_of(out)
+    done = subprocess.run(
+        [sys.executable, "-c", "from flows.cli import entry; entry()", "cancel", f"{out}/", "--json"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["state"] == "cancelled"
+    assert cluster.jobs()[job] == "FAILED"  # it has ended with 4
+    assert cluster.field(job, "Restarts") == "0"
+    assert "stopped at step 7, checkpoint saved" in (out / "_logs" / "slurm" / f"{job}.log").read_text()
