@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from flows.launchers import cancelling, mailbox, restarts, slurm_queue, table
@@ -92,9 +93,9 @@ def main(place: str) -> int:
     try:
         outcome, build = _run(place, report)
     except KeyboardInterrupt:
-        return _stopped(place, report, number, "it was stopped before it had anything to save; run again")
+        return _stopped(place, report, number, ClozeError("it was stopped before it had anything to save; run again"))
     except Stopped as error:
-        return _stopped(place, report, number, str(error))
+        return _stopped(place, report, number, error)
     except ClozeError as error:
         return _failed(report, str(error), error.exit_code)
     except OSError as error:
@@ -111,13 +112,12 @@ def _failed(report: _Box, sentence: str, code: int) -> int:
     return code
 
 
-def _stopped(place: str, report: _Box, number: str, sentence: str) -> int:
+def _stopped(place: str, report: _Box, number: str, error: ClozeError) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # to be queued again ends this process, by SIGTERM first
-    path = place.partition("/_logs/")[0]
-    report.send({"error": sentence, "exit_code": Stopped.exit_code})
-    why = _queue_again(place, path, number)
-    print(f"{sentence}; " + ("the job is queued again" if why is None else f"the job is not queued again: {why}"), flush=True)
-    return Stopped.exit_code
+    report.send({"error": str(error), "exit_code": error.exit_code})
+    why = _queue_again(place, str(Path(place).parents[1]), number)
+    print(f"{error}; " + ("the job is queued again" if why is None else f"the job is not queued again: {why}"), flush=True)
+    return error.exit_code
 
 
 if __name__ == "__main__":

@@ -36,13 +36,19 @@ class Kubernetes:
 
     def check(self, execution: Execution) -> None:
         if execution.hostfile is not None:
-            raise UsageError(f"hostfile ({execution.hostfile}) is for --launcher ssh or torchrun; Kubernetes chooses the hosts itself")
+            raise UsageError(
+                f"hostfile ({execution.hostfile}) is for --launcher ssh or torchrun; Kubernetes chooses the hosts itself"
+            )
         chosen = options(execution)
         if shutil.which("kubectl") is None:
-            raise UsageError("launcher kubernetes needs kubectl, which is not on this machine; install it and point it at the cluster")
+            raise UsageError(
+                "launcher kubernetes needs kubectl, which is not on this machine; install it and point it at the cluster"
+            )
         allowed = _kubectl("auth", "can-i", "create", KIND, f"--namespace={chosen.namespace}")
         if allowed.stdout.strip() == "no":
-            raise UsageError(f"you may not create TrainJobs in namespace {chosen.namespace} of the cluster; ask for that, or name another")
+            raise UsageError(
+                f"you may not create TrainJobs in namespace {chosen.namespace} of the cluster; ask for that, or name another"
+            )
         if allowed.returncode:
             raise UsageError(f"the cluster does not answer kubectl ({_words(allowed.stderr)}); see `kubectl cluster-info`")
         runtime = _kubectl("get", "clustertrainingruntimes.trainer.kubeflow.org", chosen.runtime, "--output=name")
@@ -114,7 +120,11 @@ class _TrainJob:
             if "NotFound" in job.stderr or "not found" in job.stderr:
                 self._fault = f"cloze: TrainJob {self.name} was deleted in the cluster; run again to go on"
             return
-        failed = [found for found in _conditions(json.loads(job.stdout)) if found.get("type") == "Failed" and found.get("status") == "True"]
+        failed = [
+            found
+            for found in _conditions(json.loads(job.stdout))
+            if found.get("type") == "Failed" and found.get("status") == "True"
+        ]
         pods = _kubectl(
             "get", "pods", f"--namespace={self._chosen.namespace}", f"--selector={POD_OF}={self.name}", "--output=json"
         )
@@ -125,9 +135,13 @@ class _TrainJob:
 
     def _delete_others(self) -> None:
         chosen = f"{ARTIFACT}={artifact_label(self._launch.artifact)}"
-        done = _kubectl("delete", KIND, f"--namespace={self._chosen.namespace}", f"--selector={chosen}", "--ignore-not-found", "--wait=true")
+        done = _kubectl(
+            "delete", KIND, f"--namespace={self._chosen.namespace}", f"--selector={chosen}", "--ignore-not-found", "--wait=true"
+        )
         if done.returncode:
-            raise ClozeError(f"an earlier TrainJob of {self._launch.artifact} cannot be deleted ({_words(done.stderr)}); delete it by hand")
+            raise ClozeError(
+                f"an earlier TrainJob of {self._launch.artifact} cannot be deleted ({_words(done.stderr)}); delete it by hand"
+            )
 
     def _delete(self, name: str) -> None:
         _kubectl("delete", KIND, name, f"--namespace={self._chosen.namespace}", "--ignore-not-found", "--wait=false")
@@ -177,7 +191,11 @@ def _end(pod: Mapping[str, Any]) -> tuple[int, str]:
         ended = container.get("state", {}).get("terminated")
         if ended:
             code = int(ended.get("exitCode", code))
-            words += [str(ended[name]) for name in ("reason", "message") if ended.get(name) and ended[name] not in ("Error", "Completed")]
+            words += [
+                str(ended[name])
+                for name in ("reason", "message")
+                if ended.get(name) and ended[name] not in ("Error", "Completed")
+            ]
     return code, ": ".join(words)
 
 
@@ -189,9 +207,7 @@ def _kubectl(*arguments: str, content: str | None = None) -> subprocess.Complete
     """Run kubectl; one that does not answer in time counts as failed."""
     command = ["kubectl", *arguments]
     try:
-        return subprocess.run(
-            command, input=content or "", capture_output=True, text=True, timeout=SECONDS, check=False
-        )
+        return subprocess.run(command, input=content or "", capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, 1, "", f"kubectl did not answer in {SECONDS:.0f} s")
     except OSError as error:

@@ -130,7 +130,9 @@ def options(execution: Execution) -> Options:
         return Options.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        raise UsageError(f"kubernetes_options ({'.'.join(map(str, first['loc']))}): {first['msg'].removeprefix('Value error, ')}") from None
+        raise UsageError(
+            f"kubernetes_options ({'.'.join(map(str, first['loc']))}): {first['msg'].removeprefix('Value error, ')}"
+        ) from None
 
 
 def artifact_label(path: str) -> str:
@@ -168,7 +170,12 @@ def train_job(name: str, launch: Launch, execution: Execution, chosen: Options) 
     return {
         "apiVersion": API,
         "kind": "TrainJob",
-        "metadata": {"name": name, "namespace": chosen.namespace, "labels": labels, "annotations": {"cloze.dev/directory": path}},
+        "metadata": {
+            "name": name,
+            "namespace": chosen.namespace,
+            "labels": labels,
+            "annotations": {"cloze.dev/directory": path},
+        },
         "spec": {
             "runtimeRef": {"apiGroup": API.partition("/")[0], "kind": "ClusterTrainingRuntime", "name": chosen.runtime},
             "trainer": {field: value for field, value in trainer.items() if value},
@@ -222,7 +229,9 @@ def _pod(execution: Execution, chosen: Options) -> dict[str, Any]:
     tolerations = []
     for toleration in chosen.toleration:
         key, separator, value = toleration.partition("=")
-        tolerations.append({"key": key, "operator": "Equal", "value": value} if separator else {"key": key, "operator": "Exists"})
+        tolerations.append(
+            {"key": key, "operator": "Equal", "value": value} if separator else {"key": key, "operator": "Exists"}
+        )
     spec = {
         "terminationGracePeriodSeconds": math.ceil(execution.announced_grace) + GRACE_MARGIN,
         "serviceAccountName": chosen.service_account,

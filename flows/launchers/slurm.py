@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import shlex
 import sys
 import time
@@ -27,7 +26,7 @@ from flows.launchers import cancelling, mailbox, slurm_queue
 from flows.launchers.protocol import Launcher, Started, Told, Work
 from flows.launchers.slurm_queue import Seen
 from pipeline.core import checkpoints, storage
-from pipeline.core.errors import BY_EXIT_CODE, ClozeError, UsageError, did_you_mean
+from pipeline.core.errors import BY_EXIT_CODE, ClozeError, UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.lock import is_held
 from pipeline.core.worker import LOGS
@@ -51,7 +50,9 @@ class Slurm:
 
     def check(self, execution: Execution) -> None:
         if execution.hostfile is not None:
-            raise UsageError(f"hostfile ({execution.hostfile}) is for --launcher ssh or torchrun; Slurm chooses the hosts itself")
+            raise UsageError(
+                f"hostfile ({execution.hostfile}) is for --launcher ssh or torchrun; Slurm chooses the hosts itself"
+            )
         for option in execution.slurm_options:
             name = option.partition("=")[0]
             if not option.startswith("-") or " " in name:
@@ -80,9 +81,13 @@ def _running(place: str, work: Work) -> str | None:
     job, ours = str(found["job"]), found["build"] == work.build.build_id and found["fingerprint"] == work.build.fingerprint
     seen = slurm_queue.look(job)
     if seen is None:
-        raise ClozeError(f"Slurm does not say what became of job {job}, which trains in {work.build.path}; run again when it answers")
+        raise ClozeError(
+            f"Slurm does not say what became of job {job}, which trains in {work.build.path}; run again when it answers"
+        )
     if not seen.ended and not ours:
-        raise UsageError(f"Slurm's job {job} still trains with other settings in {work.build.path}; end it first (scancel {job})")
+        raise UsageError(
+            f"Slurm's job {job} still trains with other settings in {work.build.path}; end it first (scancel {job})"
+        )
     if not ours:
         return None
     return job if not seen.ended or "outcome" in (_last_word(place, job) or {}) else None
@@ -99,7 +104,9 @@ def _boxes(place: str, job: str) -> list[str]:
     """The boxes of a job's starts, in their order."""
     directory = storage.join(place, job)
     names = storage.list_files(directory) if storage.exists(directory) else []
-    return [storage.join(directory, start) for start in sorted({name.partition("/")[0].removesuffix(".jsonl") for name in names})]
+    return [
+        storage.join(directory, start) for start in sorted({name.partition("/")[0].removesuffix(".jsonl") for name in names})
+    ]
 
 
 def box(place: str, job: str, start: int) -> str:
@@ -111,11 +118,11 @@ def _submit(place: str, work: Work) -> str:
     """Write what the job needs, and queue it; its id."""
     script = storage.join(place, SCRIPT)
     if not storage.is_local(script):
-        raise UsageError(f"{work.build.path} is not on a file system that the cluster's nodes share, which launcher slurm needs for its logs")
-    mailbox.put(
-        storage.join(place, WORK),
-        {"job": dataclasses.asdict(work.job), "worker": work.worker, "processes": work.processes, "path": os.environ.get("PYTHONPATH", "")},
-    )
+        raise UsageError(
+            f"{work.build.path} is not on a file system that the cluster's nodes share, which launcher slurm needs for its logs"
+        )
+    wanted = {"job": dataclasses.asdict(work.job), "worker": work.worker, "processes": work.processes}
+    mailbox.put(storage.join(place, WORK), wanted)
     storage.write_bytes(script, batch_script(work, place).encode())
     job = slurm_queue.submit(script)
     mailbox.put(

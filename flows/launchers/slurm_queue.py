@@ -41,7 +41,9 @@ def check() -> None:
     """Raises UsageError where jobs cannot be submitted here."""
     absent = [name for name in ("sbatch", "squeue", "scontrol", "scancel") if shutil.which(name) is None]
     if absent:
-        raise UsageError(f"launcher slurm needs {absent[0]}, which is not on this machine; run it on a login node of the cluster")
+        raise UsageError(
+            f"launcher slurm needs {absent[0]}, which is not on this machine; run it on a login node of the cluster"
+        )
 
 
 def submit(script: str) -> str:
@@ -112,7 +114,9 @@ def _fields(line: str) -> list[tuple[str, str]]:
 def _told(*command: str) -> str:
     done = _run(*command)
     if done.returncode:
-        raise ClozeError(f"{' '.join(command)} failed ({_words(done.stderr)}); see whether Slurm's controller answers (scontrol ping)")
+        raise ClozeError(
+            f"{' '.join(command)} failed ({_words(done.stderr)}); see whether Slurm's controller answers (scontrol ping)"
+        )
     return done.stdout
 
 

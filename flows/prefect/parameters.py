@@ -153,7 +153,12 @@ KEYS = {
     "workers": "run.workers", "processes": "run.processes",
     "launcher": "pretrain.run.launcher", "nodes": "pretrain.run.nodes", "hostfile": "pretrain.run.hostfile",
 }  # fmt: skip
-LAUNCHER_OPTIONS = {"slurm": "slurm_options", "kubernetes": "kubernetes_options", "ssh": "ssh_options", "torchrun": "ssh_options"}
+LAUNCHER_OPTIONS = {
+    "slurm": "slurm_options",
+    "kubernetes": "kubernetes_options",
+    "ssh": "ssh_options",
+    "torchrun": "ssh_options",
+}
 
 
 def parameters_of(values: Mapping[str, Any], until: tuple[str, ...] = ()) -> RunParameters:

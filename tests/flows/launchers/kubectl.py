@@ -62,15 +62,26 @@ def pod(job: Path, node: int) -> int:
     def tell(**status: Any) -> None:
         labels = {"batch.kubernetes.io/job-completion-index": str(node), "jobset.sigs.k8s.io/jobset-name": job.name}
         place.with_suffix(".new").write_text(
-            json.dumps({"metadata": {"name": f"{job.name}-node-0-{node}-x", "labels": labels}, "status": status, "pid": os.getpid()})
+            json.dumps(
+                {"metadata": {"name": f"{job.name}-node-0-{node}-x", "labels": labels}, "status": status, "pid": os.getpid()}
+            )
         )
         place.with_suffix(".new").rename(place)
 
-    why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."}
+    why = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+    }
     tell(phase="Pending", conditions=[why])
     while (CLUSTER / "unschedulable").exists():
         time.sleep(0.1)
-    ranks = {"PET_NNODES": str(trainer["numNodes"]), "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]), "PET_NODE_RANK": str(node)}
+    ranks = {
+        "PET_NNODES": str(trainer["numNodes"]),
+        "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
+        "PET_NODE_RANK": str(node),
+    }
     plain = {found["name"]: found["value"] for found in trainer.get("env", []) if "value" in found}
     container = subprocess.Popen(trainer["command"], env={**os.environ, **plain, **ranks}, start_new_session=True)
     signal.signal(signal.SIGTERM, lambda *_: container.terminate())
@@ -98,7 +109,7 @@ def delete(job: Path) -> None:
 def kubectl(arguments: list[str]) -> int:
     if (CLUSTER / "down").exists():
         return fail("The connection to the server 10.0.0.1:6443 was refused - did you specify the right host or port?")
-    verb, kind, name = arguments[0], *[word for word in (*arguments[1:3], "")[:2]]
+    verb, kind, name = (*arguments[:3], "", "")[:3]
     with (CLUSTER / "calls").open("a") as calls:
         calls.write(" ".join(arguments) + "\n")
     if verb == "auth":
@@ -107,7 +118,11 @@ def kubectl(arguments: list[str]) -> int:
     if verb == "apply":
         return apply(sys.stdin.read())
     if verb == "get" and kind.startswith("clustertrainingruntimes"):
-        return 0 if name in RUNTIMES else fail(f'Error from server (NotFound): clustertrainingruntimes.trainer.kubeflow.org "{name}" not found')
+        return (
+            0
+            if name in RUNTIMES
+            else fail(f'Error from server (NotFound): clustertrainingruntimes.trainer.kubeflow.org "{name}" not found')
+        )
     if verb == "get" and kind == "pods":
         selector = str(option(arguments, "selector")).partition("=")[2]
         print(json.dumps({"items": pods(CLUSTER / selector)}))

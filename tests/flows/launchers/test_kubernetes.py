@@ -33,7 +33,9 @@ EVERYTHING = (
 )  # fmt: skip
 
 
-def manifest(options: tuple[str, ...] = (IMAGE, "claim=training:/data"), path: str = "/data/runs/pretrain", **more: Any) -> dict[str, Any]:
+def manifest(
+    options: tuple[str, ...] = (IMAGE, "claim=training:/data"), path: str = "/data/runs/pretrain", **more: Any
+) -> dict[str, Any]:
     """Of two nodes with eight ranks each."""
     execution = Execution(launcher="kubernetes", nodes=2, processes=8, kubernetes_options=options, **more)
     launch = Launch(
@@ -61,7 +63,9 @@ def test_it_is_a_train_job_by_its_schema(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_a_train_job_by_trainers_own_schema(case: str) -> None:
     crd = yaml.safe_load(Path(os.environ["CLOZE_TRAINER_CRD"]).read_text())
-    jsonschema.validate(manifest(**CASES[case]), trainjob_schema.strict(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
+    jsonschema.validate(
+        manifest(**CASES[case]), trainjob_schema.strict(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,20 @@ def test_it_is_a_train_job_by_trainers_own_schema(case: str) -> None:
         ("spec",),
         ("spec", "trainer"),
         ("spec", "trainer", "resourcesPerNode"),
-        ("spec", "runtimePatches", 0, "trainingRuntimeSpec", "template", "spec", "replicatedJobs", 0, "template", "spec", "template", "spec"),
+        (
+            "spec",
+            "runtimePatches",
+            0,
+            "trainingRuntimeSpec",
+            "template",
+            "spec",
+            "replicatedJobs",
+            0,
+            "template",
+            "spec",
+            "template",
+            "spec",
+        ),
     ],
 )
 def test_the_schema_refuses_what_it_does_not_know(place: tuple[str | int, ...]) -> None:
@@ -103,9 +120,20 @@ def test_what_is_asked_for_is_in_it() -> None:
         {"key": "team", "operator": "Equal", "value": "nlp"},
     ]
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
-    claims = {found["name"]: found["persistentVolumeClaim"]["claimName"] for found in pod["volumes"] if "persistentVolumeClaim" in found}
-    assert {claims.get(name): path for name, path in mounts.items()} == {None: "/dev/shm", "training": "/data", "models": "/models"}
-    assert "nvidia.com/gpu" not in manifest((IMAGE, "claim=a:/data", "cpu=2"), device="cpu")["spec"]["trainer"]["resourcesPerNode"]["limits"]
+    claims = {
+        found["name"]: found["persistentVolumeClaim"]["claimName"]
+        for found in pod["volumes"]
+        if "persistentVolumeClaim" in found
+    }
+    assert {claims.get(name): path for name, path in mounts.items()} == {
+        None: "/dev/shm",
+        "training": "/data",
+        "models": "/models",
+    }
+    assert (
+        "nvidia.com/gpu"
+        not in manifest((IMAGE, "claim=a:/data", "cpu=2"), device="cpu")["spec"]["trainer"]["resourcesPerNode"]["limits"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +156,10 @@ def test_bad_options_are_refused(options: tuple[str, ...], sentence: str) -> Non
 
 @pytest.mark.parametrize("options", [(IMAGE,), (IMAGE, "claim=training:/dat")])
 def test_a_directory_that_pods_would_not_see_is_refused(options: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match=r"/data/runs/pretrain is on .*, so the pods would not see it; add --kubernetes-option claim=NAME:/PATH"):
+    with pytest.raises(
+        UsageError,
+        match=r"/data/runs/pretrain is on .*, so the pods would not see it; add --kubernetes-option claim=NAME:/PATH",
+    ):
         manifest(options)
 
 
@@ -204,10 +235,16 @@ def test_a_train_job_that_somebody_deletes_is_told(cluster: Path, tmp_path: Path
     ("file", "options", "sentence"),
     [
         ("down", (), r"the cluster does not answer kubectl \(The connection to the server 10.0.0.1:6443 was refused"),
-        (None, ("runtime=torhc",), r"the cluster has no ClusterTrainingRuntime torhc \(.*not found\); install Kubeflow Trainer"),
+        (
+            None,
+            ("runtime=torhc",),
+            r"the cluster has no ClusterTrainingRuntime torhc \(.*not found\); install Kubeflow Trainer",
+        ),
     ],
 )
-def test_a_cluster_that_cannot_is_told(file: str | None, options: tuple[str, ...], sentence: str, cluster: Path, tmp_path: Path) -> None:
+def test_a_cluster_that_cannot_is_told(
+    file: str | None, options: tuple[str, ...], sentence: str, cluster: Path, tmp_path: Path
+) -> None:
     if file:
         (cluster / file).touch()
     with pytest.raises(UsageError, match=sentence):

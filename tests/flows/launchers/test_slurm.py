@@ -225,7 +225,9 @@ def slurm_work(out: Path, **execution: Any) -> slurm.Work:
 
     how = Execution(launcher="slurm", **execution)
     build = Build(path=str(out), inputs={}, execution=how, fingerprint="f")
-    job = Job(stage="toy", reference="tests.flows.toy:STAGE", config={}, path=str(out), inputs={}, execution={}, fingerprint="f")
+    job = Job(
+        stage="toy", reference="tests.flows.toy:STAGE", config={}, path=str(out), inputs={}, execution={}, fingerprint="f"
+    )
     return slurm.Work(job=job, worker="tests.flows.worker", processes=1, build=build)
 
 

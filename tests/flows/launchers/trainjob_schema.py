@@ -11,7 +11,9 @@ from typing import Any
 
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
-LABEL_NAME = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+LABEL_NAME = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
 QUANTITY: Schema = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"}
 
@@ -36,7 +38,8 @@ LABELS = _map({"type": "string", "pattern": LABEL_VALUE})
 KEY = _object(("key",), key=TEXT, name=TEXT, optional={"type": "boolean"})
 FIELD = _object(("fieldPath",), apiVersion=TEXT, fieldPath=TEXT)
 ENV = _list(
-    _object(("name",), name=_text(253), value=TEXT, valueFrom=_object(secretKeyRef=KEY, configMapKeyRef=KEY, fieldRef=FIELD)), 128
+    _object(("name",), name=_text(253), value=TEXT, valueFrom=_object(secretKeyRef=KEY, configMapKeyRef=KEY, fieldRef=FIELD)),
+    128,
 )
 MOUNT = _object(
     ("name", "mountPath"), name=TEXT, mountPath={"type": "string", "pattern": "^/"}, readOnly={"type": "boolean"}, subPath=TEXT
@@ -126,6 +129,10 @@ def strict(schema: Any) -> Any:
     found = {name: strict(value) for name, value in schema.items()}
     if found.get("x-kubernetes-int-or-string"):
         return {"type": ["integer", "string"]}
-    if isinstance(found.get("properties"), dict) and found.get("type") == "object" and not found.get("x-kubernetes-preserve-unknown-fields"):
+    if (
+        isinstance(found.get("properties"), dict)
+        and found.get("type") == "object"
+        and not found.get("x-kubernetes-preserve-unknown-fields")
+    ):
         found.setdefault("additionalProperties", False)
     return found

@@ -39,7 +39,9 @@ def test_an_empty_form_leaves_the_config_as_it_is() -> None:
 
 
 def test_options_without_a_launcher_that_takes_them_are_refused() -> None:
-    with pytest.raises(UsageError, match="launcher_options are given, and launcher is empty; choose slurm, kubernetes, ssh, torchrun"):
+    with pytest.raises(
+        UsageError, match="launcher_options are given, and launcher is empty; choose slurm, kubernetes, ssh, torchrun"
+    ):
         parameters_of({**EMPTY, "launcher_options": ["--partition=gpu"]})
 
 
