@@ -229,6 +229,7 @@ class _Followed:
                 told += [(0, event), (0, {"ended": 0, "ours": False})]
             elif "error" in event:
                 self._end = event  # perhaps not the last word: a job that is queued again begins anew
+                self._pause, self._next_look = LOOK_SECONDS[0], 0.0
                 told += [(0, event)] if self._stopping else []
             else:
                 told.append((0, event))
@@ -247,7 +248,7 @@ class _Followed:
 
     def _look(self, at_once: bool = False) -> list[Told]:
         """Ask Slurm now and then, ever more rarely while nothing changes; what the job waits for, once."""
-        if time.monotonic() < self._next_look and not at_once and self._end is None:
+        if time.monotonic() < self._next_look and not at_once:
             return []
         seen = slurm_queue.look(self._job)
         self._pause = LOOK_SECONDS[0] if seen != self._seen else min(1.5 * self._pause, LOOK_SECONDS[1])

@@ -17,7 +17,7 @@ from pipeline.core import artifact
 from tests import slurm_cluster
 from tests.conftest import REPOSITORY
 from tests.model.datasets import lines, write_dataset
-from tests.model.train.ranks import TINY
+from tests.model.train.ranks import STILL, TINY
 
 pytestmark = [
     pytest.mark.soak,
@@ -26,16 +26,21 @@ pytestmark = [
 ]
 ENTRY = "from flows.cli import entry; entry()"
 PATIENCE = 900.0
+STARTED: list[subprocess.Popen[str]] = []
 
 
 @pytest.fixture
 def cluster() -> Iterator[slurm_cluster.Slurm]:
     with slurm_cluster.running() as found:
         yield found
+        for process in STARTED:
+            process.kill()
+            process.communicate()
+        STARTED.clear()
 
 
 def command(dataset: str, out: Path, steps: int, *more: str) -> list[str]:
-    sizes = [word for name, value in TINY.items() for word in ("--set", f"model.{name}={value}")]
+    sizes = [word for name, value in {**TINY, **STILL}.items() for word in ("--set", f"model.{name}={value}")]
     return [
         sys.executable, "-c", ENTRY, "pretrain", "--dataset", dataset, *sizes, "--steps", str(steps), "--global-batch", "8",
         "--precision", "fp32", "--learning-rate", "3e-3", "--set", "warmup_steps=1", "--set", "log_every=1", "--threads", "1",
@@ -48,10 +53,12 @@ def over_two_nodes(dataset: str, out: Path, steps: int, *more: str) -> list[str]
 
 
 def begin(words: list[str], cluster: slurm_cluster.Slurm) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         words, cwd=REPOSITORY, env={**cluster.environment, "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    STARTED.append(process)
+    return process
 
 
 def job_of(out: Path) -> str:
@@ -97,15 +104,16 @@ def test_two_nodes_train_as_one_process(cluster: slurm_cluster.Slurm, tmp_path: 
 
 
 def test_a_time_limit_is_gone_past(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
-    """Of a minute, the shortest there is: Slurm's own signal comes some 15 s after the start."""
+    """Slurm's own: the limit is moved near once the training is on its way."""
     out = tmp_path / "out"
-    process = begin(over_two_nodes(write_dataset(tmp_path / "dataset"), out, 4000, "--slurm-option=--time=1"), cluster)
-    cluster.until(lambda: (out / "_logs" / "slurm" / "submitted.json").exists(), PATIENCE)
+    process = begin(over_two_nodes(write_dataset(tmp_path / "dataset"), out, 4000, "--slurm-option=--time=60"), cluster)
+    wait_for_steps(process, out, 10)
     job = job_of(out)
+    hours, minutes, _ = cluster.field(job, "RunTime").split(":")
+    cluster.run("scontrol", "update", f"JobId={job}", f"TimeLimit={60 * int(hours) + int(minutes) + 1}")
     cluster.until(lambda: cluster.field(job, "Restarts") == "1", PATIENCE)
     assert process.poll() is None
-    saved = [int(path.name.removeprefix("step-")) for path in out.glob("checkpoints/step-*")]
-    assert saved, (out / "_logs" / "slurm" / f"{job}.log").read_text()
+    assert list(out.glob("checkpoints/step-*")), (out / "_logs" / "slurm" / f"{job}.log").read_text()
     cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=60")
     cluster.hasten(job)
     ended(process, out, 4000)
@@ -113,24 +121,24 @@ def test_a_time_limit_is_gone_past(cluster: slurm_cluster.Slurm, tmp_path: Path)
 
 def test_a_node_that_is_lost(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = begin(over_two_nodes(write_dataset(tmp_path / "dataset"), out, 3000, "--checkpoint-every", "20"), cluster)
+    process = begin(over_two_nodes(write_dataset(tmp_path / "dataset"), out, 300, "--checkpoint-every", "20"), cluster)
     wait_for_steps(process, out, 30)
     job = job_of(out)
     cluster.lose("n2")
     cluster.until(lambda: cluster.field(job, "Restarts") == "1", PATIENCE)  # Slurm finds it, and queues the job again
     cluster.start_node("n2")
     cluster.hasten(job)
-    ended(process, out, 3000)
+    ended(process, out, 300)
     assert job_of(out) == job
 
 
 def test_a_preemption(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = begin(over_two_nodes(write_dataset(tmp_path / "dataset"), out, 3000, "--checkpoint-every", "20"), cluster)
+    process = begin(over_two_nodes(write_dataset(tmp_path / "dataset"), out, 1500, "--checkpoint-every", "20"), cluster)
     wait_for_steps(process, out, 30)
     job = job_of(out)
     urgent = cluster.run("sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 5")
     cluster.until(lambda: cluster.field(job, "Restarts") == "1", PATIENCE)
     cluster.until(lambda: cluster.jobs()[urgent] == "COMPLETED", PATIENCE)
     cluster.hasten(job)
-    ended(process, out, 3000)
+    ended(process, out, 1500)

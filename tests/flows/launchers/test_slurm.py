@@ -25,6 +25,7 @@ from tests import slurm_cluster
 from tests.conftest import REPOSITORY
 from tests.flows.toy import STAGE, ToyConfig
 
+pytestmark = pytest.mark.timeout(600)
 needs_slurm = pytest.mark.skipif(slurm_cluster.missing() is not None, reason=str(slurm_cluster.missing()))
 
 
@@ -100,6 +101,7 @@ def test_two_nodes_make_it(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None
 
 
 @needs_slurm
+@pytest.mark.soak
 def test_a_stopped_run_ends_its_job_and_is_gone_on_with(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
     out, heard = tmp_path / "out", Heard()
     meanwhile(heard, lambda: (out / "_pid-1").exists(), heard.stop.set)
@@ -131,6 +133,7 @@ def test_a_job_whose_time_is_over_is_queued_again(cluster: slurm_cluster.Slurm, 
 
 
 @needs_slurm
+@pytest.mark.soak
 def test_the_same_command_attaches_to_the_job_of_one_that_was_killed(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
     out = tmp_path / "out"
     script = "import sys; from pathlib import Path; from tests.flows.launchers import test_slurm as t; t.run(Path(sys.argv[1]), t.Heard(), 'twice')"
@@ -167,8 +170,9 @@ def test_one_that_waits_in_the_queue_says_so_and_leaves_it(cluster: slurm_cluste
 
 
 @needs_slurm
+@pytest.mark.soak
 def test_a_rank_that_dies_is_named_with_its_host(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
-    with pytest.raises(ClozeError, match=r"toy rank 1 on host 127\.0\.0\.3 was killed \(SIGKILL; out of memory\?\)"):
+    with pytest.raises(ClozeError, match=r"toy rank 1 on host 127\.0\.0\.3 was killed \(SIGKILL"):
         stage = dataclasses.replace(STAGE, run=head.in_process(STAGE, "tests.flows.toy:STAGE"))
         execution = Execution(launcher="slurm", nodes=2, device="cpu")
         execute(stage, ToyConfig(act="die", rank=1), {}, str(tmp_path / "out"), execution=execution)
