@@ -33,7 +33,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest tests -m "not soak" $(PARALLEL)
 
-# What takes many minutes: every family on every engine.
+# What takes many minutes: every family on every engine, and 300 kills, whose table is runs/soak.md.
 soak: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest tests -m soak
 

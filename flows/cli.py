@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "verify": "flows.commands.verify:verify",
     "lineage": "flows.commands.lineage:lineage",
     "doctor": "flows.commands.doctor:doctor",
+    "filter": "flows.commands.filter:filter_",
     "corpus": "flows.commands.corpus:corpus",
     "vocab": "flows.commands.vocab:vocab",
     "dataset": "flows.commands.dataset:dataset",

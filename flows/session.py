@@ -107,6 +107,7 @@ class Session:
         self._stop = threading.Event()
         self._held = contextlib.ExitStack()
         self._run_id = run_id
+        self._tries: dict[str, retries.Tries] = {}
 
     @property
     def directory(self) -> Path:
@@ -216,7 +217,7 @@ class Session:
                 self.records.finished(facts, result)
             return result
         assert self.records is not None
-        execution = step.node.execution
+        execution = self.tries(step).execution
         wanted = slots.demand(step.node.stage, execution, self.machine)
         self.record.node(step.name, record.WAITING, attempt=attempt)
         with slots.taken(
@@ -238,6 +239,18 @@ class Session:
         if not self.screen.is_terminal:
             self.screen.print(f"{time.strftime('%H:%M:%S')} {step.name} waits for a slot …")
 
+    def tries(self, step: plan.Step) -> retries.Tries:
+        """What came of the node's tries so far."""
+        return self._tries.setdefault(step.name, retries.Tries(step.node.execution))
+
+    def may_pass(self, step: plan.Step, error: BaseException) -> bool:
+        """Whether another try of the node may end otherwise. Asked once for each failure."""
+        gpus: tuple[str, ...] | None = None
+        if self.machine.gpus and step.node.execution.device != "cpu":
+            self.machine = slots.machine()  # one may be lost
+            gpus = self.machine.gpus
+        return not self._stop.is_set() and self.tries(step).may_pass(error, gpus)
+
     def make(self, step: plan.Step) -> Result:
         """`attempt`, again and again as the config says."""
         attempt, execution = 1, step.node.execution
@@ -245,7 +258,7 @@ class Session:
             try:
                 return self.attempt(step, attempt)
             except Exception as error:
-                if attempt > execution.retries or not retries.can_pass(error) or self._stop.is_set():
+                if attempt > execution.retries or not self.may_pass(step, error):
                     raise
                 seconds = retries.delay(attempt, execution.retry_seconds)
                 self.screen.print(

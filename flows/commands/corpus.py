@@ -11,7 +11,7 @@ from flows.commands.spelling import CONFIG, GroupedOption, Spelled, named_values
 from flows.commands.stage_command import Given, StageCommand, run_stage
 
 
-def _sources(texts: tuple[str, ...]) -> list[dict[str, Any]]:
+def sources_of(texts: tuple[str, ...]) -> list[dict[str, Any]]:
     """`KIND=PATH` texts as sources; a kind may come more than once."""
     parse = named_values("wikipedia=dump.xml.bz2", "KIND=PATH")
     return [{"kind": kind, "path": path} for text in texts for kind, path in parse((text,)).items()]
@@ -24,7 +24,7 @@ def _sources(texts: tuple[str, ...]) -> list[dict[str, Any]]:
     spelled={
         "sources": Spelled(
             "--source",
-            _sources,
+            sources_of,
             {
                 "multiple": True,
                 "required": True,

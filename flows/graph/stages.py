@@ -43,6 +43,7 @@ TOOLS: dict[str, str] = {
     "generate": "model.use.generate_stage:STAGE",
     "score-texts": "model.use.score_texts_stage:STAGE",
     "embed": "model.use.embed_stage:STAGE",
+    "filter": "pipeline.corpus.learned.stage:STAGE",
     "explain": "pipeline.corpus.explain_stage:STAGE",
     "compare-vocab": "pipeline.vocab.compare_stage:STAGE",
     "inspect": "pipeline.dataset.inspect_stage:STAGE",

@@ -78,6 +78,8 @@ class Agent:
 
     def _address(self) -> str:
         """By what the other hosts reach this one: its name, or where nobody has said that, its address on the way to the master."""
+        if self.launch.nodes == 1:
+            return self.launch.hosts[0] or "127.0.0.1"
         master = self.launch.master.rpartition(":")[0]
         return self.launch.hosts[self.node] or network.own_address(master) or self.host
 
@@ -185,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
     except ClozeError as error:
         sentence, code = str(error), error.exit_code
     except OSError as error:
-        sentence, code = system_errors.os_sentence(error, directory), 1
+        sentence, code = f"host {socket.gethostname()}: {system_errors.os_sentence(error, directory)}", 1
     sys.stderr.write(f"cloze: {sentence}\n")
     return code
 

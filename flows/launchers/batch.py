@@ -20,7 +20,7 @@ from flows.launchers import cancelling, mailbox, restarts, slurm_queue, table
 from flows.launchers.head import Head
 from flows.launchers.protocol import Work
 from flows.launchers.slurm import WORK, box
-from pipeline.core import storage
+from pipeline.core import checkpoints, storage
 from pipeline.core.errors import ClozeError, Stopped
 from pipeline.core.execution import Execution
 from pipeline.core.reporting import GuardedReporter, Reporter
@@ -64,14 +64,15 @@ def _run(place: str, report: Reporter) -> tuple[Outcome, Build]:
     if cancelling.asked(job.path):
         raise KeyboardInterrupt
     with build.cleanup:
-        return restarts.patiently(work, lambda: Head(launcher, work).run()), build
+        return restarts.patiently(work, lambda tried: Head(launcher, tried).run()), build
 
 
 def _queue_again(place: str, path: str, number: str) -> str | None:
     """Queue the job again, unless it was cancelled or gets nowhere; None, or why it is not."""
     if cancelling.asked(path):
         return "it was cancelled"
-    newest, file = restarts.newest(path), storage.join(place, IDLE)
+    saved, file = checkpoints.complete_steps(path), storage.join(place, IDLE)
+    newest = saved[-1] if saved else None
     before = mailbox.get(file)
     times = before["times"] + 1 if before is not None and before["newest"] == newest else 0
     if times >= MOST_IDLE:

@@ -20,7 +20,7 @@ from pipeline.core.errors import BY_EXIT_CODE, UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.worker import JOB, LOGS
 
-HELLO_SECONDS = 120.0  # from a host that answers, until its agent does: Python starts from a disk that many read from
+HELLO_SECONDS = 300.0  # from a host that answers, until its agent does: Python starts from a disk that many read from
 STOP_SECONDS = 10.0  # for agents to end, beside the ranks' grace
 LOOK_SECONDS = 0.1
 KEPT = 3  # launches whose files stay
@@ -133,7 +133,8 @@ class Agents:
         return node.host or self._handle.host(node.number) or f"number {node.number}"
 
     def _poll(self) -> list[Told]:
-        gone, told = self._handle.gone(), []
+        gone = self._handle.gone()
+        told: list[Told] = []
         for node in self._nodes:
             if node.over:
                 continue

@@ -39,7 +39,7 @@ class Course:
         self._hung: tuple[int, str] | None = None  # a rank that does not go on, and what it does
         self._step = 0  # the furthest that a rank was at
         self.grace = build.execution.least_grace
-        self._progress: tuple[Any, ...] = (0, None, "steps")  # as it was told last
+        self._progress: tuple[float, float | None, str] = (0, None, "steps")  # as it was told last
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -129,7 +129,7 @@ class Course:
     def _report(self, kind: str, values: Any) -> None:
         report = self.build.report
         if kind == "progress":
-            self._progress = tuple(values[:3])
+            self._progress = values[0], values[1], values[2]
             report.progress(*values)
         elif kind == "metrics":
             report.metrics(values)
@@ -184,13 +184,15 @@ class Course:
         return Outcome(**event["outcome"])
 
     def _raise(self, codes: dict[int, int]) -> None:
-        errors = [self._final[rank] for rank in sorted(self._final) if "error" in self._final[rank]]
-        errors.sort(key=lambda event: event["exit_code"] not in BY_EXIT_CODE)
-        if Stopped.exit_code in codes.values() and all(event["exit_code"] == Stopped.exit_code for event in errors):
+        errors = [(rank, event) for rank, event in sorted(self._final.items()) if "error" in event]
+        # what a library raised on the first one that failed: on the others, that a peer is gone
+        errors.sort(key=lambda error: (error[1]["exit_code"] not in BY_EXIT_CODE, error[0] != self.first_failed))
+        if Stopped.exit_code in codes.values() and all(event["exit_code"] == Stopped.exit_code for _, event in errors):
             raise Stopped(self.stopped_sentence())
         if errors:
-            event = errors[0]
-            hint = "" if event["exit_code"] in BY_EXIT_CODE else f" (log: {self.logs})"
+            rank, event = errors[0]
+            where = f"rank {rank} on host {host}; " if (host := self.started.host(rank)) else ""
+            hint = "" if event["exit_code"] in BY_EXIT_CODE else f" ({where}log: {self.logs})"
             raise BY_EXIT_CODE.get(event["exit_code"], Lost)(event["error"] + hint)
         rank = self.first_failed if self.first_failed is not None else next(r for r, code in codes.items() if code)
         raise self._death(rank)

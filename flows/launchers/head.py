@@ -48,7 +48,7 @@ def in_process(stage: Stage, reference: str) -> Callable[[StageConfig, Build], O
         launcher.check(build.execution)
         if build.execution.node_rank == 0 and not torchrun.joins(build.execution):  # the others have no say in the directory
             cancelling.clear(build.path)
-        return restarts.patiently(work, lambda: Head(launcher, work).run())
+        return restarts.patiently(work, lambda tried: Head(launcher, tried).run())
 
     return run
 

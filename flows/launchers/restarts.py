@@ -1,7 +1,7 @@
 """Starting lost ranks again: on the hosts that are left, from the newest checkpoint, a few times, ever more patiently.
 
-What would end the same way again is not tried: bad usage, bad data, a stop, and an error that comes twice in the same words without a
-newer checkpoint in between.
+What would end the same way again is not tried: bad usage, bad data, a stop, and an error that comes twice in the same words at the same
+step. On one machine the next try may have fewer processes (`retries.Tries`); the global batch and its order stay.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+from flows.launchers import gpus
 from flows.launchers.cancelling import Asked
 from flows.launchers.protocol import Lost, Unanswered, Work
-from flows.launchers.retries import delay
-from pipeline.core import checkpoints
+from flows.launchers.retries import Tries, delay
 from pipeline.core.errors import UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.stage import Outcome
@@ -26,35 +27,51 @@ log = logging.getLogger(__name__)
 
 def allowed(execution: Execution) -> int:
     """How many restarts there may be."""
-    return execution.restarts if execution.restarts is not None else USUAL if execution.min_nodes is not None else 0
+    if execution.restarts is not None:
+        return execution.restarts
+    return USUAL if execution.min_nodes is not None or execution.min_processes is not None else 0
 
 
-def patiently(work: Work, run: Callable[[], Outcome]) -> Outcome:
+def patiently(work: Work, run: Callable[[Work], Outcome]) -> Outcome:
     """What `run` gives, tried again after what may pass.
 
     Raises what the last try raised.
     """
-    before: tuple[str, str | None] | None = None
-    attempt = 0
+    attempt, tries = 0, Tries(work.execution)
     while True:
         try:
-            return run()
+            return run(work)
         except Lost as error:
             if attempt == 0 and isinstance(error, Unanswered):
                 raise UsageError(str(error)) from None
             attempt += 1
-            now = str(error), newest(work.build.path)
-            if attempt > allowed(work.execution) or now == before:
+            error.step = error.step or 0  # its ranks had not begun
+            if attempt > allowed(work.execution) or not tries.may_pass(error, _gpus(work.execution)):
                 raise
-            before, seconds = now, delay(attempt, FIRST_SECONDS)
-            _tell(work, f"{error}; started again in {seconds:.0f} s, restart {attempt} of {allowed(work.execution)}")
+            seconds, before = delay(attempt, FIRST_SECONDS), work.processes
+            work = _with(work, tries.execution)
+            fewer = f" with {work.processes} processes" if work.processes < before else ""
+            _tell(work, f"{error}; started again{fewer} in {seconds:.0f} s, restart {attempt} of {allowed(work.execution)}")
             _wait(work, seconds)
 
 
-def newest(path: str) -> str | None:
-    """The newest complete checkpoint of a training's directory."""
-    found = checkpoints.complete_steps(path)
-    return found[-1] if found else None
+def _with(work: Work, execution: Execution) -> Work:
+    """The work with the next try's processes."""
+    if execution == work.execution:
+        return work
+    return replace(
+        work,
+        processes=execution.processes,
+        job=replace(work.job, execution=execution.model_dump(mode="json")),
+        build=replace(work.build, execution=execution),
+    )
+
+
+def _gpus(execution: Execution) -> tuple[str, ...] | None:
+    """The GPUs that answer, where this machine's alone are computed on."""
+    if execution.launcher != "local" or execution.nodes > 1 or execution.device == "cpu":
+        return None
+    return gpus.numbers() or None
 
 
 def _tell(work: Work, sentence: str) -> None:

@@ -1,6 +1,7 @@
 """torchrun on every host: its rendezvous goes on without a host that is lost, from the newest checkpoint.
 
-With a hostfile, over ssh from one machine. Without one, a person (or what starts them) types the same command on each host,
+With a hostfile, over ssh from one machine; with neither that nor `--nodes`, on this machine alone. Or a person (or what starts them)
+types the same command on each host,
 
     cloze pretrain … --launcher torchrun --nodes 3 --master HOST:PORT
 
@@ -54,10 +55,10 @@ class ByHand:
 
     def check(self, execution: Execution) -> None:
         host, _, port = execution.master.rpartition(":")
-        if execution.nodes < 2 or not host or port in ("", "0"):
+        if execution.nodes > 1 and (not host or port in ("", "0")):
             raise UsageError(
-                f"launcher (torchrun) needs --hostfile FILE, or --nodes and --master HOST:PORT typed on each host; nodes is"
-                f" {execution.nodes}, master {execution.master}"
+                f"launcher (torchrun) needs --hostfile FILE, or --master HOST:PORT and the same command typed on each of the"
+                f" {execution.nodes} hosts; master is {execution.master}"
             )
 
     def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:

@@ -23,6 +23,7 @@ from model.train import state
 from model.train.clock import Clock
 from model.train.distributed import StopRequest, World
 from model.train.engines.create import create
+from model.train.grace import Grace
 from model.train.interfaces import Interrupted, Milestones, Training
 from model.train.metrics import METRICS, SKIPPED, Lines, Window
 from model.train.pace import Moment
@@ -125,6 +126,7 @@ class _Loop:
         self.watchdog = Watchdog(world.pulse, self.execution.hang_seconds, training.compiled)
         self.clock = Clock(world.pulse, self.watchdog)
         self.waits = Waits(world)
+        self.grace = Grace(report, training.trained.model, world)
         self._unread: list[_Unread] = []
         self._saved: int | None = None  # the step of the newest checkpoint
         self._save_from = time.monotonic() + 60.0 * self.execution.checkpoint_minutes
@@ -195,9 +197,11 @@ class _Loop:
         while not self._over():
             try:
                 self._steps()
+                self.watchdog.end()
                 self._save()
                 break
             except RollBack as found:
+                self.watchdog.end()
                 self._go_back(found)
         progress = self.progress
         if self._last is not None and progress.step < self._last:
@@ -242,6 +246,7 @@ class _Loop:
                 if self._keeps(progress.step) or self._improved():
                     self._save()
                 self.watchdog.begin(progress.step + 1)
+                self.grace.stepped(self.watchdog.usual)
 
     def _over(self) -> bool:
         """Whether the last step is done, or patience has ended: that follows from the steps and the best one alone, so a training that
@@ -405,12 +410,14 @@ class _Loop:
             return
         if not sound(self.training.trained.model, self.world):
             raise RollBack(self.progress.step, max(1, self.progress.skipped_in_a_row))
+        began = time.monotonic()
         with self.clock.aside("saving"):
             self.progress.window = self.window.state(self.world)
             self.progress.samples = self.source.samples(self.progress.step)
             weights, optimizer = self.engine.weights(), self.engine.optimizer_state()
             self.metrics.sync()
             self.world.first_decides(lambda: self._write(weights, optimizer))
+        self.grace.saved(time.monotonic() - began)
         self._saved = self.progress.step
         if self.world.first and self._saved in self.training.milestones:
             name = checkpoints.step_name(self._saved)

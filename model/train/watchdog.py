@@ -31,7 +31,7 @@ class Watchdog:
     def __init__(self, pulse: Pulse, floor: float, compiled: bool) -> None:
         self._pulse, self._floor = pulse, floor * (COMPILED if compiled else 1.0)
         self._recent: deque[float] = deque(maxlen=RECENT)
-        self._seen = 0
+        self._seen = self._step = 0
         self._began: float | None = None
         with contextlib.suppress(AttributeError, RuntimeError, ValueError):  # no such signal here, or no file to write to
             faulthandler.register(signal.SIGUSR1, all_threads=True)  # all stacks into the log, whatever the interpreter does
@@ -43,8 +43,13 @@ class Watchdog:
             self._seen += 1
             if self._seen > FIRST:
                 self._recent.append(now - self._began)
-        self._began = now
+        self._began, self._step = now, step
         self._pulse.step(step, self.limit)
+
+    def end(self) -> None:
+        """What comes now is no step, and may take any time."""
+        self._began = None
+        self._pulse.step(self._step, 0.0)
 
     def aside(self, seconds: float) -> None:
         """So many seconds since `begin` were no part of the step."""
@@ -52,8 +57,13 @@ class Watchdog:
             self._began += seconds
 
     @property
+    def usual(self) -> float:
+        """Seconds that a step takes; 0: not known yet."""
+        return statistics.median(self._recent) if self._recent else 0.0
+
+    @property
     def limit(self) -> float:
         """Seconds that a phase of a step may take; 0: any time."""
-        if not self._floor or self._seen <= FIRST:
+        if not self._floor or not self._recent:
             return 0.0
-        return max(self._floor, TIMES * statistics.median(self._recent))
+        return max(self._floor, TIMES * self.usual)

@@ -55,7 +55,8 @@ class Execution(BaseModel):
     """The fewest machines to go on with when others are lost; without it, all are needed."""
 
     restarts: int | None = Field(default=None, ge=0)
-    """How often processes or machines that were lost are started again, from the newest checkpoint; by default 3 with min_nodes, else 0."""
+    """How often processes or machines that were lost are started again, from the newest checkpoint; by default 3 with min_nodes or
+    min_processes, else 0."""
 
     remote_python: str | None = None
     """The Python of the other machines; without it, this one's path."""

@@ -86,12 +86,16 @@ def _is_disk(fs: fsspec.AbstractFileSystem) -> bool:
 
 def is_local(path: str) -> bool:
     """Whether `path` lies on a local disk, so that it can be memory-mapped and renamed."""
-    return _is_disk(filesystem(path)[0])
+    return not _has_scheme(path) or _is_disk(filesystem(path)[0])
+
+
+def _has_scheme(path: str) -> bool:
+    return "://" in str(path) or "::" in str(path)
 
 
 def absolute(path: str) -> str:
     """`path` as any process of this machine understands it: a local path without a scheme is made absolute."""
-    return path if "://" in str(path) or "::" in str(path) else os.path.abspath(path)
+    return path if _has_scheme(path) else os.path.abspath(path)
 
 
 def is_shared(path: str) -> bool:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.core.errors import DataError
+from pipeline.corpus.bundles import Bundle
 from pipeline.corpus.config import CorpusConfig
-from pipeline.corpus.sources import PlannedSlice
 
 UNREADABLE = "unreadable.jsonl"
 
-Results = Sequence[Mapping[str, Any]]  # what `ReadSlice` gave for each slice
+Results = Sequence[Mapping[str, Any]]  # what `ReadBundle` gave for each bundle
 
 
 def counted(counters: Counter[str] | dict[str, int], prefix: str) -> dict[str, int]:
@@ -36,10 +36,10 @@ def check_readable(config: CorpusConfig, results: Results) -> None:
         )
 
 
-def check_not_empty(config: CorpusConfig, slices: Sequence[PlannedSlice], results: Results) -> None:
+def check_not_empty(config: CorpusConfig, bundles: Sequence[Bundle], results: Results) -> None:
     """Every source must have given something to read, and something must be left of all of them."""
     for source in config.sources:
-        own = [result for one, result in zip(slices, results, strict=True) if source in one.sources]
+        own = [result for one, result in zip(bundles, results, strict=True) if source in one.sources]
         if not any(result["counters"].get("read/documents") for result in own):
             unreadable = [entry for result in own for entry in result["unreadable"]]
             why = f" ({unreadable[0]['file']}: {unreadable[0]['sentence']})" if unreadable else ""

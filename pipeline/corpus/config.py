@@ -56,7 +56,7 @@ class CorpusConfig(_Options):
         return [{**source, "fields": columns} if source["kind"] in structured else dict(source) for source in sources]
 
     def external_fingerprints(self) -> dict[str, str]:
-        """`source/KIND` and `decontaminate`: one hash over names and bytes of all files, whatever their order and place.
+        """`source/KIND` and `decontaminate`: one hash over names and bytes of all files, whatever their order and place; `filter`.
 
         The sources are listed and hashed anew; `listed` keeps what was found.
         """
@@ -64,6 +64,8 @@ class CorpusConfig(_Options):
         found = source_fingerprints(self._listed)
         if self.decontaminate:
             found["decontaminate"] = fingerprints.combine({(name, sha256) for name, _, sha256 in self.task_files()})
+        if self.filter is not None:
+            found["filter"] = fingerprints.input_fingerprint(self.filter)
         return found
 
     def listed(self) -> tuple[ListedSlice, ...]:

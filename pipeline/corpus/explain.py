@@ -20,12 +20,13 @@ from pipeline.core import random_keys, storage
 from pipeline.core.errors import UsageError
 from pipeline.core.reporting import SILENT, Reporter
 from pipeline.core.shards import HELDOUT, TRAIN
+from pipeline.corpus.bundles import bundled
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.dedup import signatures
 from pipeline.corpus.dedup.columns import Columns
 from pipeline.corpus.dedup.plan import REASONS, find_duplicates
 from pipeline.corpus.document import Document, joined
-from pipeline.corpus.extract import ReadSlice, is_heldout, read_documents
+from pipeline.corpus.extract import ReadBundle, is_heldout, read_documents
 from pipeline.corpus.parts import taken
 from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.schema import CORPUS
@@ -225,13 +226,14 @@ def _look_for_duplicates(
     report: Reporter,
 ) -> None:
     """Read all sources and tell which documents are duplicates of this one, or this one of which."""
-    read = ReadSlice(parts=directory, config=config.model_copy(update={"keep_rejected": False}), prepared=prepared)
-    total, done = float(sum(one.slice.size for one in slices)), 0.0
-    for one in slices:
-        read({"name": one.part, "slice": one.slice.as_json()})
-        done += one.slice.size
+    read = ReadBundle(parts=directory, config=config.model_copy(update={"keep_rejected": False}), prepared=prepared)
+    bundles = bundled(slices)
+    total, done = float(sum(one.size for one in bundles)), 0.0
+    for one in bundles:
+        read(one.unit())
+        done += one.size
         report.progress(done, total, "bytes", {"step": "looking for duplicates"})
-    parts = tuple(storage.join(directory, one.part) for one in slices)
+    parts = tuple(storage.join(directory, one.part) for one in bundles)
     columns = Columns(directory)
     columns.gather([f"{part}.refs.arrow" for part in parts])
     duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity)

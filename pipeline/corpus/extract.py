@@ -1,4 +1,4 @@
-"""Corpus stage, first step: a slice -> its documents, cleaned, filtered and cut into sentences, in a part.
+"""Corpus stage, first step: slices -> their documents, cleaned, filtered and cut into sentences, in a part.
 
 What comes back is small: counters, what could not be read, and a few examples of what was dropped. The part's
 references (pipeline/corpus/parts.py) are what the search for duplicates looks at.
@@ -40,8 +40,8 @@ def is_heldout(key: int, fraction: float) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadSlice:
-    """Read, clean, filter and split into sentences the documents of one slice.
+class ReadBundle:
+    """Read, clean, filter and split into sentences the documents of a bundle of slices.
 
     Attributes:
         parts: the directory to write to.
@@ -54,53 +54,56 @@ class ReadSlice:
     prepared: Mapping[str, Any]
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        """Read one slice.
+        """Read the slices, each with a tally of its own.
 
         Args:
-            unit: `name` of the part and the `slice`.
+            unit: `name` of the part and the `slices`.
 
         Returns:
             counters, documents, bytes of text, what was unreadable, matches with tasks, and examples of what was dropped.
         """
         config = self.config
-        tally = Tally(slice=Slice.from_json(unit["slice"]), stop=config.on_error == "stop")
         minhash = config.minhash()
         references = references_schema(minhash, config.dedup_similarity > 0)
         steps = build_steps(config, self.prepared)
         with PartWriter(storage.join(self.parts, unit["name"]), references, config.keep_rejected) as writer:
-            dropped = _Dropped(tally, writer if config.keep_rejected else None)
-            for raw in read_documents(config, tally):
-                dropped.begin(raw)
-                result = run_steps(raw, steps, dropped.observe)
-                if result.document is not None and result.sentences is not None:
-                    writer.add(_row(result.document, result.sentences, config, minhash))
+            dropped = _Dropped(writer if config.keep_rejected else None)
+            tallies = [Tally(slice=Slice.from_json(one), stop=config.on_error == "stop") for one in unit["slices"]]
+            for tally in tallies:
+                for raw in read_documents(config, tally):
+                    dropped.begin(raw, tally)
+                    result = run_steps(raw, steps, dropped.observe)
+                    if result.document is not None and result.sentences is not None:
+                        writer.add(_row(result.document, result.sentences, config, minhash))
             writer.finish()
+        counters: Counter[str] = Counter()
+        for tally in tallies:
+            counters.update(tally.counters)
         return {
-            "counters": dict(tally.counters),
+            "counters": dict(counters),
             "documents": writer.documents,
             "bytes": writer.bytes,
-            "unreadable": [asdict(entry) for entry in tally.unreadable],
+            "unreadable": [asdict(entry) for tally in tallies for entry in tally.unreadable],
             "tasks": dropped.tasks,
             "examples": dropped.examples.as_json(),
         }
 
 
 class _Dropped:
-    """Counts and notes what the steps drop of a slice's documents.
+    """Counts and notes what the steps drop of documents.
 
     Args:
-        tally: of the slice.
         writer: of the part; None: what is dropped is not written out.
     """
 
-    def __init__(self, tally: Tally, writer: PartWriter | None) -> None:
-        self._tally, self._writer = tally, writer
+    def __init__(self, writer: PartWriter | None) -> None:
+        self._writer = writer
         self.tasks: Counter[str] = Counter()
         self.examples = Examples()
 
-    def begin(self, raw: Document) -> None:
-        """The document that is observed next, as its reader gave it."""
-        self._raw = raw
+    def begin(self, raw: Document, tally: Tally) -> None:
+        """The document that is observed next, as its reader gave it, and the tally of its slice."""
+        self._raw, self._tally = raw, tally
 
     def observe(self, step: str, before: Document, result: StepResult) -> None:
         """See `pipeline.corpus.steps.chain.run_steps`."""

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core import storage
 from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Outcome, Stage
+from pipeline.corpus.bundles import Bundle, bundled
 from pipeline.corpus.checks import UNREADABLE, Results, check_not_empty, check_readable, counted
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.cost import COSTS
-from pipeline.corpus.sources import PlannedSlice, plan_reading
+from pipeline.corpus.sources import plan_reading
 from pipeline.corpus.steps.chain import prepare_steps
 
 if TYPE_CHECKING:
     from pipeline.corpus.dedup.plan import Plan
 
-VERSION = 4  # 4: wikitext: unknown templates leave holes, slots alone are mended, lists are whole, the dump's language chooses the rules
+VERSION = 5  # 5: <br /> ends a line of text; Markdown books; marks of notes in TEI
 
 CARD_PAGE, CARD = "card.html", "card.json"
 PAIRS = 6  # of duplicates of each kind in the card
@@ -42,11 +43,12 @@ def run(config: CorpusConfig, build: Build) -> Outcome:
     slices, repeated = plan_reading(config.listed())
     if repeated:
         build.counters["dropped_files/duplicate_file"] += repeated
-    results = _read(config, build, slices)
-    _write_unreadable(build, results)
+    bundles = bundled(slices)
+    results = _read(config, build, bundles)
+    unreadable = _write_unreadable(build, results)
     check_readable(config, results)
-    check_not_empty(config, slices, results)
-    parts = tuple(storage.join(_parts(build), one.part) for one in slices)
+    check_not_empty(config, bundles, results)
+    parts = tuple(storage.join(_parts(build), one.part) for one in bundles)
     placed, written = _write(config, build, parts)
 
     for reason, count in placed.dropped.items():
@@ -54,25 +56,25 @@ def run(config: CorpusConfig, build: Build) -> Outcome:
     documents = int(placed.documents.sum())
     build.counters["kept/documents"] += documents
     build.counters["kept/bytes"] += int(placed.bytes.sum())
-    card = collect(config, slices, results, placed, written, dict(build.counters), parts)
+    card = collect(config, bundles, results, placed, written, dict(build.counters), parts)
     storage.write_bytes(build.file(CARD), (json.dumps(card, indent=1, ensure_ascii=False) + "\n").encode())
     storage.write_bytes(build.file(CARD_PAGE), render(card).encode())
-    return Outcome(rows=documents, summary=_summary(build, card))
+    return Outcome(rows=documents, summary=_summary(build, card) | ({"first_unreadable": unreadable} if unreadable else {}))
 
 
 def _parts(build: Build) -> str:
     return storage.join(build.scratch, "parts")
 
 
-def _read(config: CorpusConfig, build: Build, slices: list[PlannedSlice]) -> list[dict[str, Any]]:
-    """Read every slice into its part. Returns what each reading gave."""
-    from pipeline.corpus.extract import ReadSlice
+def _read(config: CorpusConfig, build: Build, bundles: list[Bundle]) -> list[dict[str, Any]]:
+    """Read every bundle into its part. Returns what each reading gave."""
+    from pipeline.corpus.extract import ReadBundle
     from pipeline.engines.fan_out import fan_out
 
     storage.make_dirs(_parts(build))
-    read = ReadSlice(parts=_parts(build), config=config, prepared=prepare_steps(config, build.scratch))
-    units = [(one.part, {"name": one.part, "slice": one.slice.as_json()}) for one in slices]
-    results = fan_out(build, "read", units, read, unit_name="bytes", weights=[float(one.slice.size) for one in slices])
+    read = ReadBundle(parts=_parts(build), config=config, prepared=prepare_steps(config, build.scratch))
+    units = [(one.part, one.unit()) for one in bundles]
+    results = fan_out(build, "read", units, read, unit_name="bytes", weights=[float(one.size) for one in bundles])
     for result in results:
         build.counters.update(result["counters"])
     return results
@@ -130,18 +132,22 @@ def _summary(build: Build, card: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _write_unreadable(build: Build, results: Results) -> None:
+def _write_unreadable(build: Build, results: Results) -> str:
+    """Returns the first of them in words; nothing where all could be read."""
     lines = [entry for result in results for entry in result["unreadable"]]
     if lines:
         lines.sort(key=lambda entry: (entry["file"], entry["offset"], entry["reason"]))
         text = "".join(json.dumps(entry, ensure_ascii=False, sort_keys=True) + "\n" for entry in lines)
         storage.write_bytes(build.file(UNREADABLE), text.encode("utf-8", "surrogatepass"))
+    return f"{lines[0]['file']}: {lines[0]['sentence']}" if lines else ""
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """Documents, bytes of text, and how many documents were dropped."""
+    """Documents, bytes of text, how many documents were dropped, and what could not be read."""
     dropped = sum(summary.get("dropped", {}).values())
-    return f"{summary['documents']:,} documents, {si(summary['bytes'])}B, {dropped:,} dropped"
+    told = f"{summary['documents']:,} documents, {si(summary['bytes'])}B, {dropped:,} dropped"
+    first = summary.get("first_unreadable")
+    return f"{told}; {sum(summary['quarantined'].values()):,} could not be read, the first: {first}" if first else told
 
 
 STAGE = Stage(

@@ -198,8 +198,8 @@ class DataStages:
         done, books = self._straight, REPOSITORY / "samples" / "books"
         corpus = ("--corpus", done / "corpus")
         return {
-            "corpus": ("corpus", "--books", books, "--out", out / "corpus"),
-            "vocab": ("vocab", *corpus, "--vocab-size", 600, "--out", out / "vocab"),
+            "corpus": ("corpus", "--source", f"books={books}", "--out", out / "corpus"),
+            "vocab": ("vocab", *corpus, "--size", 600, "--out", out / "vocab"),
             "dataset": (
                 "dataset",
                 *corpus,

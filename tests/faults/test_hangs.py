@@ -16,9 +16,11 @@ import pytest
 import torch
 
 from flows.launchers import head
+from model import checkpoint
 from model.train import waits
 from model.train.distributed import World
 from model.train.stage import STAGE
+from model.train.watchdog import Watchdog
 from pipeline.core.errors import ClozeError
 from pipeline.core.execution import Execution
 from pipeline.core.pulse import Phase, Pulse, Watched
@@ -27,7 +29,7 @@ from pipeline.core.stage import Build
 from tests.conftest import REPOSITORY
 from tests.faults.worker import FAULT
 from tests.model.datasets import lines, write_dataset
-from tests.model.train.ranks import config
+from tests.model.train.ranks import config, here
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -61,7 +63,11 @@ def train(dataset: str, out: Path, monkeypatch: pytest.MonkeyPatch, listener: Li
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.setenv(FAULT, fault)
     stage = dataclasses.replace(STAGE, worker="tests.faults")
-    execution = Execution(processes=2, threads=1, device="cpu", hang_seconds=8.0)
+    values, how = (
+        {name: value for name, value in values.items() if (name in Execution.model_fields) is wanted}
+        for wanted in (False, True)
+    )
+    execution = Execution(processes=2, threads=1, device="cpu", hang_seconds=8.0, **how)
     build = Build(
         path=str(out), inputs={"dataset": dataset}, execution=execution, fingerprint="f" * 64, build_id="b", report=listener
     )
@@ -163,3 +169,43 @@ def test_whose_fault_it_is_that_others_wait(monkeypatch: pytest.MonkeyPatch) -> 
     even = looked_at(monkeypatch, ["a", "b", "c", "d"])
     assert told(even, lambda step: [1.0 + 2.0 * (rank == step % 4) for rank in range(4)]) is None
     assert told(looked_at(monkeypatch, ["a", "b"]), lambda step: [1.0, 1.1]) is None
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_twice_is_done_without(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `min_processes`: once again with two, then with one, from the newest checkpoint; the same batches in the same order."""
+    counts: list[int] = []
+
+    class Twice(Listener):
+        def processes(self, ids: Mapping[int, int]) -> None:
+            super().processes(ids)
+            counts.extend([len(ids)] if ids else [])
+            self.acted = len(counts) > 2
+
+    listener = Twice(lambda ids: os.kill(ids[1], signal.SIGKILL))
+    settings = {"steps": 60, "evaluate_every": 60}
+    train(dataset, tmp_path / "run", monkeypatch, listener, min_processes=1, checkpoint_every=4, **settings)
+    assert counts == [2, 2, 1]
+    assert [line["step"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 61))
+    warned = [said for said in listener.said if "started again" in said]
+    assert len(warned) == 2
+    assert "with 1 processes" in warned[1]
+    alone = here(config(**settings, log_every=1), dataset, tmp_path / "alone")
+    ours, theirs = (
+        checkpoint.load(str(newest)).state for newest in (max((tmp_path / "run").glob("checkpoints/step-*")), alone.checkpoint)
+    )
+    assert all(torch.allclose(tensor, theirs[name], rtol=0, atol=1e-4) for name, tensor in ours.items())
+
+
+def test_what_comes_after_the_last_step_may_take_any_time() -> None:
+    watched = Watched()
+    pulse = Pulse(watched.number)
+    watchdog = Watchdog(pulse, 60.0, compiled=False)
+    limits = []
+    for step in range(1, 8):
+        watchdog.begin(step)
+        limits.append(watched.look().limit)
+    assert limits == [0, 0, 0, 0, 60, 60, 60]  # the first steps allocate
+    watchdog.end()
+    assert watched.look().limit == 0
+    watched.close()

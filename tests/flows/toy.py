@@ -69,7 +69,7 @@ def run(config: ToyConfig, build: Build) -> Outcome:
         time.sleep(1.5)  # a large checkpoint
         raise Stopped("stopped at step 7, checkpoint saved; run again to go on")
     if config.act in ("fail", "crash", "hang", "deaf", "fail and hang", "garble"):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while time.monotonic() < deadline and (not stop or config.act == "deaf"):
             time.sleep(0.02)
         raise Stopped("stopped at step 7, checkpoint saved; run again to go on")

@@ -14,9 +14,9 @@ from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up
 
 if TYPE_CHECKING:
+    from pipeline.corpus.bundles import Bundle
     from pipeline.corpus.config import CorpusConfig
     from pipeline.corpus.dedup.plan import Plan
-    from pipeline.corpus.sources import PlannedSlice
 
 FORMAT = 2
 EXAMPLES = 3  # of each reason
@@ -25,7 +25,7 @@ EXCERPT = 400  # characters
 
 def collect(
     config: CorpusConfig,
-    slices: Sequence[PlannedSlice],
+    bundles: Sequence[Bundle],
     results: Sequence[Mapping[str, Any]],
     placed: Plan,
     written: Sequence[Mapping[str, Any]],
@@ -36,15 +36,15 @@ def collect(
 
     Args:
         config: of the stage.
-        slices: what was read.
-        results: what `ReadSlice` gave for each slice.
+        bundles: what was read.
+        results: what `ReadBundle` gave for each.
         placed: the plan.
         written: what `WriteShard` gave for each shard.
         counters: the stage's.
         parts: the parts' files without their endings.
     """
     kept = add_up(written)
-    sources = _sources(slices, results, placed, kept["sources"])
+    sources = _sources(bundles, results, placed, kept["sources"])
     totals = {
         name: sum(source[name] for source in sources) for name in ("documents", "sentences", "words", "characters", "bytes")
     }
@@ -69,7 +69,7 @@ def collect(
         "dropped_files": _most_first(counters, "dropped_files/"),
         "quarantined": _most_first(counters, "quarantined/"),
         "examples": _examples(results),
-        "duplicates": _duplicates(config, slices, placed, parts),
+        "duplicates": _duplicates(config, bundles, placed, parts),
         "decontamination": _decontamination(config, results, counters),
         "languages": {
             "sampled": sampled,
@@ -86,21 +86,21 @@ def _most_first(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
 
 
 def _sources(
-    slices: Sequence[PlannedSlice], results: Sequence[Mapping[str, Any]], placed: Plan, kept: Mapping[str, Mapping[str, int]]
+    bundles: Sequence[Bundle], results: Sequence[Mapping[str, Any]], placed: Plan, kept: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     files: dict[str, set[str]] = {}
-    for one, result in zip(slices, results, strict=True):
-        kind = one.slice.kind
+    for one, result in zip(bundles, results, strict=True):
+        kind = one.kind
         row = rows.setdefault(
             kind, {"kind": kind, "files": 0, "read_documents": 0, "read_bytes": 0, "dropped_reading": 0, "duplicates": 0}
         )
-        files.setdefault(kind, set()).add(one.slice.name)
+        files.setdefault(kind, set()).update(single.slice.name for single in one.slices)
         row["read_documents"] += result["counters"].get("read/documents", 0)
         row["read_bytes"] += result["counters"].get("read/bytes", 0)
         row["dropped_reading"] += sum(count for name, count in result["counters"].items() if name.startswith("dropped/"))
     for (duplicate, _, _), count in placed.pairs.items():
-        rows[slices[duplicate].slice.kind]["duplicates"] += count
+        rows[bundles[duplicate].kind]["duplicates"] += count
     nothing = dict.fromkeys(("documents", "sentences", "words", "characters", "bytes"), 0)
     return [{**row, "files": len(files[kind]), **kept.get(kind, nothing)} for kind, row in sorted(rows.items())]
 
@@ -118,11 +118,11 @@ def _examples(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def _duplicates(config: CorpusConfig, slices: Sequence[PlannedSlice], placed: Plan, parts: tuple[str, ...]) -> dict[str, Any]:
+def _duplicates(config: CorpusConfig, bundles: Sequence[Bundle], placed: Plan, parts: tuple[str, ...]) -> dict[str, Any]:
     minhash = config.minhash()
     between: dict[tuple[str, str], int] = {}
     for (duplicate, of, _), count in placed.pairs.items():
-        kinds = slices[duplicate].slice.kind, slices[of].slice.kind
+        kinds = bundles[duplicate].kind, bundles[of].kind
         between[kinds] = between.get(kinds, 0) + count
     return {
         "method": config.dedup,

@@ -95,11 +95,13 @@ class Tally:
         name = posixpath.join(self.slice.kind, self.slice.name, inner) if inner else f"{self.slice.kind}/{self.slice.name}"
         self.unreadable.append(Unreadable(file=name, offset=offset, reason=reason, sentence=sentence))
 
-    def damaged(self, reason: str, sentence: str, *, offset: int = 0, inner: str = "") -> None:
+    def damaged(
+        self, reason: str, sentence: str, *, offset: int = 0, inner: str = "", remedy: str = "get the file again"
+    ) -> None:
         """The file is not what it claims to be: `DataError`, or by the options a quarantine. The caller ends reading it."""
         if self.stop:
             raise DataError(
-                f"{self.slice.path}: {sentence}; get the file again, or set corpus.on_error to quarantine to go on without it"
+                f"{self.slice.path}: {sentence}; {remedy}, or set corpus.on_error to quarantine to go on without it"
             )
         self.quarantine(reason, sentence, offset=offset, inner=inner)
 

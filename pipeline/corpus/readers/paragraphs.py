@@ -6,16 +6,19 @@ blank lines are joined. Wrapped is a text whose lines end where the next word wo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
+
+_BREAK = re.compile(r"<br */>|<br>(?: *<br>)+", re.IGNORECASE)  # one alone may be what a text speaks of
 
 _NARROWEST, _WIDEST = 40, 110  # characters that anybody wraps lines at
 _FEWEST = 3  # lines by which wrapping can be told
 
 
 def paragraphs(text: str) -> tuple[str, ...]:
-    """The paragraphs of `text`, each on one line and none of them blank."""
-    lines = text.splitlines()
+    """The paragraphs of `text`, each on one line and none of them blank; `<br />` ends a line, too."""
+    lines = (_BREAK.sub("\n", text) if "<b" in text or "<B" in text else text).splitlines()
     wrapped = _joins(lines)
     if wrapped is None:
         return tuple(line.strip() for line in lines if line.strip())

@@ -14,7 +14,8 @@ from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.byte_source import Damaged
 from pipeline.corpus.readers.lines import decode, read_lines
 from pipeline.corpus.readers.paragraphs import paragraphs
-from pipeline.corpus.readers.unpack import as_utf8, open_source
+from pipeline.corpus.readers.recognized import HEAD_BYTES, is_text
+from pipeline.corpus.readers.unpack import as_utf8, open_source, peek
 
 _CHUNK = 1 << 20
 
@@ -72,7 +73,10 @@ class TextReader(FileReader):
                 yield Document(id=f"{self.kind}/{file_slice.name}/{number}", source=self.kind, title="", paragraphs=found)
 
         try:
-            for line in read_lines(as_utf8(source), tally, options.maximum_document_bytes):
+            head, unpacked = peek(as_utf8(source), HEAD_BYTES)
+            if not is_text(head, tally):
+                return
+            for line in read_lines(unpacked, tally, options.maximum_document_bytes):
                 if line.data is not None and not line.data.strip():
                     yield from finish()
                     lines, size = [], 0
@@ -91,7 +95,7 @@ class TextReader(FileReader):
 
 
 def read_whole(file_slice: Slice, options: CorpusOptions, tally: Tally) -> bytes | None:
-    """A file that is a document; None, with the tally told, where it is damaged or longer than a document may be."""
+    """A file that is a document; None, with the tally told, where it is damaged, no text, or longer than a document may be."""
     pieces: list[bytes] = []
     size = 0
     limit = options.maximum_document_bytes
@@ -99,6 +103,8 @@ def read_whole(file_slice: Slice, options: CorpusOptions, tally: Tally) -> bytes
     try:
         while size <= limit:
             data = source.read(_CHUNK)
+            if not size and not is_text(data, tally):
+                return None
             if not data:
                 return b"".join(pieces)
             pieces.append(data)

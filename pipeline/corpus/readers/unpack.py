@@ -10,15 +10,20 @@ from pipeline.corpus.readers.byte_source import ByteSource, Damaged
 from pipeline.corpus.readers.sevenzip import SevenZip
 from pipeline.corpus.readers.streams import FORMATS, Streams
 
+FIRST_BYTES = 1 << 16
+
 
 class _Plain:
-    """A file that is not packed."""
+    """A file that is not packed. Its first pieces are small: to make room for a megabyte takes longer than to read a small file."""
 
     def __init__(self, handle: IO[bytes]) -> None:
-        self._handle = handle
+        self._handle, self._most = handle, FIRST_BYTES
 
     def read(self, size: int, /) -> bytes:
-        return self._handle.read(size)
+        data = self._handle.read(min(size, self._most))
+        if len(data) == self._most:
+            self._most *= 4
+        return data
 
     def close(self) -> None:
         self._handle.close()
@@ -102,3 +107,12 @@ def as_utf8(source: ByteSource) -> ByteSource:
             begun = _Begun(source, rest, damage)
             return Recoded(begun, encoding) if encoding else begun
     return _Begun(source, begin, damage)
+
+
+def peek(source: ByteSource, size: int) -> tuple[bytes, ByteSource]:
+    """The first bytes of a source, at most `size`, and all of it to read; what is damaged there is told when it is read."""
+    try:
+        head = source.read(size)
+    except Damaged as error:
+        return b"", _Begun(source, b"", error)
+    return head, _Begun(source, head)

@@ -28,6 +28,7 @@ STEPS = {
     "language": "pipeline.corpus.steps.language:STEP",
     "gopher_quality": "pipeline.corpus.steps.gopher_quality:STEP",
     "gopher_repetition": "pipeline.corpus.steps.gopher_repetition:STEP",
+    "learned": "pipeline.corpus.steps.learned:STEP",
     "personal_data": "pipeline.corpus.steps.personal_data:STEP",
     "decontaminate": "pipeline.corpus.steps.decontaminate:STEP",
     "sentences": "pipeline.corpus.steps.sentences:STEP",
@@ -43,8 +44,9 @@ def _kinds() -> dict[str, StepKind]:
 
 if TYPE_CHECKING:
     from pipeline.corpus.steps.decontaminate import DecontaminateOptions
+    from pipeline.corpus.steps.learned import LearnedOptions
 
-    class TextConfig(DecontaminateOptions): ...
+    class TextConfig(DecontaminateOptions, LearnedOptions): ...
 else:
     TextConfig = joined("TextConfig", (kind.options for kind in _kinds().values()), __name__)
     TextConfig.__doc__ = "How text is cleaned, filtered and split into sentences: the options of all steps."

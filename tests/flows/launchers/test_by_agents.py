@@ -43,7 +43,7 @@ def left(out: Path) -> list[int]:
     return living(out) + [pid for pid in agents if psutil.pid_exists(pid)]
 
 
-def soon(true: Callable[[], Any], seconds: float = 60) -> None:
+def soon(true: Callable[[], Any], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline

@@ -17,6 +17,8 @@ from pipeline.core import random_keys
 from pipeline.core.arrow import write_arrow
 from pipeline.core.config import parse_config
 from pipeline.core.errors import UsageError
+from pipeline.corpus import bundles
+from pipeline.corpus.bundles import bundled
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.dedup.columns import Columns
 from pipeline.corpus.dedup.options import MinHash
@@ -54,6 +56,7 @@ def test_a_dump_cut_by_its_index_gives_the_same_bytes(tmp_path, monkeypatch):
     source = f"wikipedia={tmp_path}/x-multistream.xml.bz2"
     whole = make(tmp_path / "whole", source, shard_bytes=2048, keep_rejected=True)
     monkeypatch.setattr(multistream, "SLICE_BYTES", 600)
+    monkeypatch.setattr(bundles, "BUNDLE_BYTES", 0)
     slices, repeated = plan_reading(list_sources([Source(kind="wikipedia", path=f"{tmp_path}/x-multistream.xml.bz2")]))
     assert (len(slices) > 3, repeated) == (True, 0)
     assert len({one.part for one in slices}) == len(slices)
@@ -77,6 +80,47 @@ def test_a_file_that_is_there_whole_and_cut_is_read_once(tmp_path, monkeypatch):
         assert len(slices) > 3
         assert [one.slice.span for one in slices] == sorted(one.slice.span for one in slices)
         assert all(set(one.sources) == set(sources) for one in slices)
+
+
+def test_small_files_share_a_part_and_their_number_shows_in_nothing(tmp_path, monkeypatch):
+    for number in range(30):
+        folder = tmp_path / "source" / str(number % 3)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.txt").write_text(prose(number) if number % 7 else prose(1))
+    (tmp_path / "source" / "empty.txt").write_text("")
+    (tmp_path / "source" / "short.txt").write_text("Too short.")
+    write_jsonl(tmp_path / "a.jsonl", *(prose(n) for n in range(25, 45)))
+    sources = [f"text={tmp_path}/source", f"jsonl={tmp_path}/a.jsonl"]
+    listed = list_sources([Source(kind=kind, path=path) for kind, path in (one.split("=") for one in sources)])
+    slices, _ = plan_reading(listed)
+    together = bundled(slices)
+    assert [one.kind for one in together] == ["jsonl", "text"]
+    assert sorted(one.slice.name for both in together for one in both.slices) == sorted(one.slice.name for one in slices)
+    shared = make(tmp_path / "shared", *sources, shard_bytes=2048, keep_rejected=True)
+    monkeypatch.setattr(bundles, "BUNDLE_BYTES", 3000)
+    cut = bundled(slices)
+    assert 4 < len(cut) < len(slices)
+    assert len({one.part for one in cut}) == len(cut)
+    some = make(tmp_path / "some", *sources, shard_bytes=2048, keep_rejected=True)
+    monkeypatch.setattr(bundles, "BUNDLE_BYTES", 0)
+    assert [one.slices for one in bundled(slices)] == [(one,) for one in slices]
+    alone = make(tmp_path / "alone", *sources, shard_bytes=2048, keep_rejected=True)
+    cards = [json.loads((tmp_path / name / "card.json").read_text()) for name in ("shared", "some", "alone")]
+    assert cards[1:] == [cards[0], cards[0]]
+    for made in (some, alone):
+        assert made.manifest.content_sha256 == shared.manifest.content_sha256
+        assert made.manifest.counters == shared.manifest.counters
+        assert made.manifest.summary == shared.manifest.summary
+    assert shared.manifest.summary["quarantined"] == {"empty_file": 1}
+
+
+def test_files_of_different_sources_stand_in_bundles_of_their_own(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            (tmp_path / name / f"{name}{number}.txt").write_text(f"{name} {prose(number)}")
+    listed = list_sources([Source(kind="text", path=str(tmp_path / name)) for name in "ab"])
+    assert [len(one.slices) for one in bundled(plan_reading(listed)[0])] == [3, 3]
 
 
 def test_columns_are_part_of_a_source(tmp_path):

@@ -11,10 +11,11 @@ import pytest
 from pipeline.core import artifact
 from pipeline.core.errors import DataError
 from pipeline.corpus import part_writer
+from pipeline.corpus.bundles import bundled
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.dedup import signatures
 from pipeline.corpus.document import Document, well_formed
-from pipeline.corpus.extract import ReadSlice
+from pipeline.corpus.extract import ReadBundle
 from pipeline.corpus.parts import REJECTED, PartFile
 from pipeline.corpus.shards import CorpusShards
 from pipeline.corpus.sources import plan_reading
@@ -122,8 +123,8 @@ def test_a_shard_reads_its_own_batches_of_dropped_text_alone(tmp_path, monkeypat
     assert parts == ()  # the stage leaves no scratch behind
     shards = made.manifest.summary["shards"]
     config = CorpusConfig(sources=[{"kind": "jsonl", "path": str(source)}], keep_rejected=True)
-    (one,), _ = plan_reading(config.listed())
-    ReadSlice(parts=str(tmp_path), config=config, prepared={})({"name": "p", "slice": one.slice.as_json()})
+    (one,) = bundled(plan_reading(config.listed())[0])
+    ReadBundle(parts=str(tmp_path), config=config, prepared={})({**one.unit(), "name": "p"})
     with PartFile(f"{tmp_path}/p.rejected.arrow") as file:
         batches = file.batches
     assert (shards > 8, batches > 8) == (True, True)

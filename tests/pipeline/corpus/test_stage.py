@@ -19,6 +19,7 @@ from pipeline.core import artifact, random_keys
 from pipeline.core.config import parse_config
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.shards import shard_name
+from pipeline.corpus import bundles
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.parts import place, shard_of
 from pipeline.corpus.schema import CORPUS
@@ -113,10 +114,11 @@ def test_shards_of_many_sizes_hold_the_same(tmp_path):
 DRIVER = """
 import os, signal, sys
 from pipeline.core import storage
+from pipeline.corpus import bundles
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.stage import STAGE
-from tests.pipeline.corpus.corpora import make, rows
 from pipeline.core.execute import execute
+bundles.BUNDLE_BYTES = 0  # a part a file
 left = int(sys.argv[3])
 replace = os.replace
 def dying(source, target):
@@ -132,7 +134,7 @@ execute(STAGE, config, {}, sys.argv[2])
 
 
 @pytest.mark.parametrize("writes", [0, 4, 9, 18, 25, 30])
-def test_killed_anywhere_it_ends_with_the_same_bytes(tmp_path, writes):
+def test_killed_anywhere_it_ends_with_the_same_bytes(tmp_path, monkeypatch, writes):
     """Killed before the given write is renamed: in a part, its references, a result, the plan, a shard, the card."""
     source = _books(tmp_path / "books")
     expected = make(tmp_path / "straight", f"books={source}", **LOOSE).manifest.content_sha256
@@ -150,6 +152,7 @@ def test_killed_anywhere_it_ends_with_the_same_bytes(tmp_path, writes):
         for path in (out / "_scratch" / "parts").glob("*")
         if finished and not path.name.startswith("_")
     }
+    monkeypatch.setattr(bundles, "BUNDLE_BYTES", 0)
     seen = {}
     original = os.replace
 

@@ -1,9 +1,9 @@
-"""Source `books`: novels and other books as plain text, EPUB or TEI XML. A document is a chapter.
+"""Source `books`: novels and other books as plain text, Markdown, EPUB or TEI XML. A document is a chapter.
 
 So that a random next passage comes from somewhere else and that chapters can be held out, a book is cut at its chapter
 headings, and a text without any at paragraph borders every 20,000 characters or so. What surrounds the book
 (licence, title page, table of contents, transcriber's notes) goes. The layout of a text is in
-pipeline/corpus/readers/books/book_text.py, the reading of an EPUB in pipeline/corpus/readers/books/epub.py, of TEI in pipeline/corpus/readers/books/tei.py.
+pipeline/corpus/readers/books/book_text.py, the other formats are in files of their names.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ class BooksReader(FileReader):
 
     kind = "books"
     patterns = tuple(
-        f"*{ending}{packed}" for ending in (".txt", ".xml", ".tei") for packed in ("", ".gz", ".bz2", ".xz", ".zst")
+        f"*{ending}{packed}"
+        for ending in (".txt", ".xml", ".tei", ".md", ".markdown")
+        for packed in ("", ".gz", ".bz2", ".xz", ".zst")
     ) + ("*.epub",)
 
     def read(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[Document]:
         """The chapters of one book."""
-        from pipeline.corpus.readers.books import book_text, epub, tei
+        from pipeline.corpus.readers.books import book_text, epub, markdown, tei
 
         if file_slice.path.lower().endswith(".epub"):
             book = epub.read(file_slice.path, tally)
@@ -47,7 +49,10 @@ class BooksReader(FileReader):
                 book = tei.read(data, tally)
             else:
                 text = decode(data, tally)
-                book = None if text is None else book_text.read(text, tally)
+                if text is None:
+                    return
+                form = markdown if markdown.is_markdown(file_slice.path, text) else book_text
+                book = form.read(text, tally)
         if book is None:
             return
         name = posixpath.splitext(posixpath.basename(file_slice.name))[0].replace("_", " ")

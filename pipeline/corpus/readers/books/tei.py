@@ -36,6 +36,7 @@ _HYPHENS = "-\u00ad\u2010¬"
 _ENTITY = re.compile(rb"&([A-Za-z][A-Za-z0-9]{1,31});")
 _XML_ENTITIES = frozenset({b"amp", b"lt", b"gt", b"quot", b"apos"})
 _DEEPEST = 200
+_NOTE_MARK = re.compile(r"[\[(]?(?:\d{1,3}|[a-z]|[*†‡§]{1,3})[\])]?")  # what a <ref> to a note reads as
 _JOIN = "\ue0fe"  # private use: the word goes on after a break
 
 
@@ -156,6 +157,8 @@ def _child(child: Any, depth: int) -> str:
     if name == "space":
         return " "
     if not name or depth > _DEEPEST:
+        return ""
+    if name == "ref" and _NOTE_MARK.fullmatch(_flat("".join(child.itertext()))):
         return ""
     if name in _DROPPED and not (name in _KEPT_ALONE and _name(child.getparent()) != "choice"):
         return ""

@@ -1,27 +1,35 @@
-"""Source `jsonl`: one JSON object a line, plain or as .gz, .bz2, .xz, .zst.
+"""Source `jsonl`: one JSON object a line, or one array of objects a file; plain or as .gz, .bz2, .xz, .zst.
 
-A line that is no object with a text is counted and told with its byte, and the rest of the file is read.
+A line, or an element, that is no object with a text is counted and told with its place, and the rest of the file is read. An array is held in
+memory whole.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import orjson
 
 from pipeline.corpus.document import Document
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.readers.base import FileReader, Slice, Tally
+from pipeline.corpus.readers.byte_source import ByteSource, Damaged
 from pipeline.corpus.readers.lines import read_lines
 from pipeline.corpus.readers.paragraphs import at
 from pipeline.corpus.readers.tables.records import FIELDS, Records
-from pipeline.corpus.readers.unpack import as_utf8, open_source
+from pipeline.corpus.readers.unpack import as_utf8, open_source, peek
 
+MOST_ARRAY_BYTES = 256 << 20
+_ARRAY = re.compile(rb"\s*\[\s*\{")
+_HEAD_BYTES = 4096
+_CHUNK = 1 << 20
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
 
 
 class JsonlReader(FileReader):
-    """Documents `jsonl/<relative file name>/<id, or number of the line>`."""
+    """Documents `jsonl/<relative file name>/<id, or number of the line or element>`."""
 
     kind = "jsonl"
     has_columns = True
@@ -33,7 +41,19 @@ class JsonlReader(FileReader):
         source = open_source(file_slice.path)
         number = 0
         try:
-            for number, line in enumerate(read_lines(as_utf8(source), tally, options.maximum_document_bytes), 1):
+            head, unpacked = peek(as_utf8(source), _HEAD_BYTES)
+            if _ARRAY.match(head):
+                elements = _elements(unpacked, tally)
+                if elements is not None:
+                    for number, record in enumerate(elements, 1):
+                        document = _document(record, records, tally, number, f"element {number:,} of the array", number)
+                        if document is not None:
+                            yield document
+                    return
+                source.close()
+                source = open_source(file_slice.path)
+                unpacked = as_utf8(source)
+            for number, line in enumerate(read_lines(unpacked, tally, options.maximum_document_bytes), 1):
                 if line.data is None:
                     tally.read(line.size)
                     tally.drop("too_long")
@@ -52,18 +72,51 @@ class JsonlReader(FileReader):
                     reason, told = _fault(line.data, str(error))
                     tally.quarantine(reason, f"{where} {told}", offset=line.offset)
                     continue
-                if not isinstance(record, dict):
-                    tally.quarantine("bad_json", f"{where} is no JSON object but {_kind(record)}", offset=line.offset)
-                    continue
-                document = records.document(
-                    {field: at(record, records.names[field]) for field in FIELDS}, number, where, line.offset
-                )
+                document = _document(record, records, tally, number, where, line.offset)
                 if document is not None:
                     yield document
         finally:
             source.close()
-        if not number and not tally.unreadable:
-            tally.quarantine("empty_file", "the file holds no line")
+            if not number and not tally.unreadable:
+                tally.quarantine("empty_file", "the file holds no line")
+
+
+def _elements(source: ByteSource, tally: Tally) -> list[Any] | None:
+    """What a file that begins as an array of objects holds; None: its first line alone is an array, so it is a file of lines.
+
+    Where it is damaged or too long the tally is told, and it holds nothing.
+    """
+    data = bytearray()
+    try:
+        while len(data) <= MOST_ARRAY_BYTES and (piece := source.read(_CHUNK)):
+            data += piece
+    except Damaged as error:
+        tally.damaged(error.reason, str(error), offset=error.offset)
+        return []
+    if len(data) > MOST_ARRAY_BYTES:
+        told = f"the file is one JSON array of more than {MOST_ARRAY_BYTES >> 20} MiB"
+        tally.damaged("long_array", told, remedy="write one object a line (jq -c '.[]')")
+        return []
+    try:
+        found: list[Any] = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        first = bytes(data).lstrip().split(b"\n", 1)[0]
+        try:
+            orjson.loads(first)
+        except orjson.JSONDecodeError:
+            tally.damaged("bad_json", f"the file begins as a JSON array and is none ({error})", offset=error.pos)
+            return []
+        return None
+    return found
+
+
+def _document(record: Any, records: Records, tally: Tally, number: int, where: str, offset: int) -> Document | None:
+    """The document of a line or element; None, with the tally told, where it is none."""
+    if not isinstance(record, dict):
+        tally.quarantine("bad_json", f"{where} is no JSON object but {_kind(record)}", offset=offset)
+        return None
+    values = {field: at(record, records.names[field]) for field in FIELDS}
+    return records.document(values, number, where, offset, record)
 
 
 def _kind(value: object) -> str:

@@ -6,7 +6,7 @@ list of strings, its paragraphs. Without an id a record is named by its number i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.corpus.document import Document
@@ -15,6 +15,7 @@ from pipeline.corpus.readers.base import Slice, Tally
 from pipeline.corpus.readers.paragraphs import paragraphs
 
 FIELDS = ("text", "id", "title")
+_SHOWN = 12  # of a record's fields, in a sentence
 
 
 class Records:
@@ -32,7 +33,9 @@ class Records:
         self.given = frozenset(names)
         self._slice, self._tally, self._limit = file_slice, tally, options.maximum_document_bytes
 
-    def document(self, values: Mapping[str, Any], number: int, where: str, offset: int) -> Document | None:
+    def document(
+        self, values: Mapping[str, Any], number: int, where: str, offset: int, there: Iterable[str] = ()
+    ) -> Document | None:
         """The document of a record; None after telling the tally why there is none.
 
         Args:
@@ -40,6 +43,7 @@ class Records:
             number: of the record in the file, from 1.
             where: words for it in a sentence: `the line at byte 5`.
             offset: its byte in the unpacked file, or its row.
+            there: what its fields are called.
         """
         text, name, title = values["text"], values["id"], values["title"]
         if isinstance(text, bytes):
@@ -53,7 +57,7 @@ class Records:
         pieces = text if isinstance(text, list) and all(isinstance(piece, str) for piece in text) else None
         if not isinstance(text, str) and pieces is None:
             sentence = (
-                f"{where} has no text in its field {self.names['text']!r}"
+                f"{where} has no text in its field {self.names['text']!r}{_listed(there)}"
                 if text is None
                 else f"{where} has a {type(text).__name__}, not a text, in its field {self.names['text']!r}"
             )
@@ -80,3 +84,12 @@ class Records:
             title=title if isinstance(title, str) else "",
             paragraphs=found,
         )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Words for the fields that there are; none where nobody says."""
+    found = list(names)
+    if not found:
+        return ""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f" (its fields: {', '.join(found[:_SHOWN])}{more}; name the one with --field text=NAME)"

@@ -324,3 +324,39 @@ def test_a_name_with_a_wildcard_is_a_name_first(tmp_path):
     (tmp_path / "a[1].txt").write_text("It is one.")
     (tmp_path / "a1.txt").write_text("It is two.")
     assert [file_slice.name for file_slice in find_reader("text").slices(str(tmp_path / "a[1].txt"))] == ["a[1].txt"]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_json_array_is_read_like_lines(tmp_path, indent):
+    (tmp_path / "a.json").write_text(json.dumps([*ROWS, 5, {"body": "x"}], indent=indent))
+    documents, tally = read("jsonl", tmp_path)
+    assert short(documents) == [(name if name != "7" else "7", title, found) for name, title, found in EXPECTED]
+    assert [one.sentence for one in tally.unreadable] == [
+        "element 4 of the array is no JSON object but a int",
+        "element 5 of the array has no text in its field 'text' (its fields: body; name the one with --field text=NAME)",
+    ]
+
+
+def test_an_array_longer_than_a_document_may_be(tmp_path):
+    (tmp_path / "a.json").write_bytes(json.dumps(ROWS).encode())
+    assert short(read("jsonl", tmp_path, maximum_document_bytes=40)[0]) == EXPECTED
+
+
+def test_a_cut_json_array_is_damaged(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps(ROWS, indent=1)[:-20])
+    with pytest.raises(DataError, match="begins as a JSON array and is none"):
+        read("jsonl", tmp_path)
+
+
+def test_a_line_that_is_a_list_does_not_hide_the_others(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'[{"text": "no"}]\n' + lines(ROWS))
+    documents, tally = read("jsonl", tmp_path)
+    assert short(documents) == EXPECTED
+    assert [one.reason for one in tally.unreadable] == ["bad_json"]
+
+
+def test_breaks_of_html_in_text_are_breaks(tmp_path):
+    text = "I loved it.<br /><br />The end<br/>was long. <BR><BR>In HTML, <br> breaks a line."
+    (tmp_path / "a.jsonl").write_bytes(lines([{"id": "a", "text": text}]))
+    ((_, _, found),) = short(read("jsonl", tmp_path)[0])
+    assert found == ("I loved it.", "The end", "was long.", "In HTML, <br> breaks a line.")

@@ -87,9 +87,15 @@ def test_broken_xml(tmp_path, text):
 
 
 def test_xml_of_another_kind(tmp_path):
-    documents, tally = read(tmp_path, "<?xml version='1.0'?><html><body><p>It is a page.</p></body></html>")
+    documents, tally = read(tmp_path, "<?xml version='1.0'?><book><para>It is a page.</para></book>")
     assert documents == []
     assert tally.counters["quarantined/not_tei"] == 1
+
+
+def test_marks_of_notes_go_and_other_references_stay(tmp_path):
+    marks = 'a<ref target="#n1">1</ref> b<ref target="#n2">[*]</ref> <ref target="#ch2">the second chapter</ref> quoted'
+    documents, _ = read(tmp_path, P5.replace("quoted", marks))
+    assert "A a b the second chapter quoted paragraph." in documents[1].paragraphs
 
 
 def test_deep_nesting_ends(tmp_path):

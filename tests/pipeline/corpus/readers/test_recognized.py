@@ -1,0 +1,76 @@
+"""A file that is no text is told as what it is, and the source that reads it is named; what is text passes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+
+import pytest
+
+from pipeline.core.errors import DataError
+from pipeline.corpus.readers import find_reader
+from pipeline.corpus.readers.base import Tally
+from tests.pipeline.corpus.reading import options_of
+
+DUMP = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" xml:lang="en">\n  <siteinfo>\n'
+OTHERS = {
+    "MediaWiki dump": (DUMP.encode(), "source wikipedia"),
+    "MediaWiki dump, declared": (b'<?xml version="1.0" encoding="utf-8"?>\n' + DUMP.encode(), "source wikipedia"),
+    "MediaWiki dump, cut": (b"  <page>\n    <title>Anarchism</title>\n    <ns>0</ns>\n", "back between <mediawiki>"),
+    "WikiExtractor": (
+        b'<doc id="12" url="https://en.wikipedia.org/?curid=12" title="Anarchism">\nAnarchism\n',
+        "source wikiextractor",
+    ),
+    "WARC": (b"WARC/1.0\r\nWARC-Type: warcinfo\r\n", "source warc"),
+    "HTML": (b"\n<!DOCTYPE html>\n<html><body><p>Text.</p></body></html>", "take its text out"),
+    "JSON": (b'{"title": "One", "text": "It is one."}\n', "source jsonl"),
+    "JSON array": (b'[\n  {"text": "It is one."}\n]', "source jsonl"),
+    "PDF": (b"%PDF-1.7\n%\xe2\xe3", "take its text out"),
+    "gzip": (gzip.compress(b"It is text."), ".gz"),
+}
+
+
+def read(tmp_path, kind, data, **settings):
+    (tmp_path / "a.txt").write_bytes(data)
+    reader = find_reader(kind)
+    (found,) = reader.slices(str(tmp_path / "a.txt"))
+    tally = Tally(slice=found, stop=settings.pop("stop", True))
+    return list(reader.read(found, options_of(reader, stop=tally.stop, **settings), tally)), tally
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(("kind", "settings"), [("books", {}), ("text", {}), ("text", {"blank_line_documents": True})])
+def test_refused_with_its_name(tmp_path, kind, settings, name):
+    data, advice = OTHERS[name]
+    with pytest.raises(DataError) as told:
+        read(tmp_path, kind, data, **settings)
+    sentence = str(told.value)
+    assert advice in sentence
+    assert str(tmp_path / "a.txt") in sentence
+    assert name.split()[0] in sentence
+    documents, tally = read(tmp_path, kind, data, stop=False, **settings)
+    assert (documents, [one.reason for one in tally.unreadable]) == ([], ["not_text"])
+
+
+def test_zip_archive(tmp_path):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("a.txt", "It is text.")
+    with pytest.raises(DataError, match="zip archive"):
+        read(tmp_path, "text", packed.getvalue())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "In HTML a page begins with <!DOCTYPE html>, and so does this sentence not.",
+        "[1] {A note} opens this text, and it is text.",
+        "<i>Stet</i>, he wrote; the page was kept.",
+        "PARIS, June 1. It rained.",
+    ],
+)
+@pytest.mark.parametrize("blank_lines", [False, True])
+def test_text_that_speaks_of_such_things_is_text(tmp_path, text, blank_lines):
+    documents, _ = read(tmp_path, "text", text.encode(), blank_line_documents=blank_lines)
+    assert [document.paragraphs for document in documents] == [(text,)]
