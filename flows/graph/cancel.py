@@ -57,7 +57,7 @@ def _grace(found: Mapping[str, Any]) -> float:
     config = found["config"]
     sections = [config, *(section for section in config.values() if isinstance(section, Mapping))]
     given = [(section.get("run") or {}).get("grace_seconds") for section in sections]
-    told = [node.get("grace_seconds") for node in found["nodes"].values()]
+    told = [node.get("grace_seconds") for node in found.get("nodes", {}).values()]
     usual = [] if given[0] is not None else [LEAST_GRACE]
     return max(float(seconds) for seconds in (*usual, *given, *told) if seconds is not None)
 

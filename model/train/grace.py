@@ -8,7 +8,7 @@ from model.train.distributed import World
 from pipeline.core.reporting import Reporter
 
 STATE_BYTES = 12  # a parameter with Adam's two moments, in fp32
-DISK_SPEED = 1e8  # bytes a second, with their hash: of a slow disk, or a busy one
+DISK_SPEED = 4e7  # bytes a second, with their hash: of a slow disk, or of a machine with ten times more to do than cores
 BEGIN_SECONDS = 10.0  # to end an evaluation, and the process
 STEPS = 3.0  # that may run before a stop takes effect
 SAVES = 2.0  # times what a save took: the next one may be slower

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LEAST_GRACE = 25.0  # seconds
-ANNOUNCED_GRACE = 90.0  # and what Slurm and Kubernetes are told where nobody says: enough for some gigabytes on a shared disk
+ANNOUNCED_GRACE = 180.0  # and what Slurm and Kubernetes are told where nobody says: enough for BERT-large on a shared disk
 
 
 class Execution(BaseModel):

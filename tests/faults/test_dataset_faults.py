@@ -17,6 +17,7 @@ from pipeline.core import artifact
 from pipeline.core.errors import ClozeError
 from pipeline.core.execute import Result
 from pipeline.dataset import disk, document_keys, shards
+from tests.faults.disks import Disk, fill
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
 
@@ -36,33 +37,6 @@ def whole(inputs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
     return make(*inputs, tmp_path_factory.mktemp("whole"), **SETTINGS)
 
 
-class Disk:
-    """A small filesystem of its own."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def remount(self, options: str) -> None:
-        subprocess.run(["mount", "-o", f"remount,{options}", str(self.path)], check=True)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Disk]:
-    """A tmpfs of 8 MB; skips where it cannot be mounted."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small filesystem takes root")
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "cloze-test", str(path)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
-    try:
-        yield Disk(path)
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=False)
-
-
 @contextlib.contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
     """The units that are done, by step, while the context lasts."""
@@ -77,13 +51,6 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
 
             patch.setattr(kind, "__call__", call)
         yield done
-
-
-def fill(disk: Disk, leave: int) -> None:
-    """Leave `leave` bytes free."""
-    free = os.statvfs(disk.path)
-    with open(disk.path / "filler", "wb") as handle:
-        handle.write(b"\0" * max(0, free.f_bavail * free.f_frsize - leave))
 
 
 def test_a_disk_that_is_too_small_is_seen_before_shards_are_written(

@@ -172,6 +172,7 @@ def test_whose_fault_it_is_that_others_wait(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_rank_that_dies_twice_is_done_without(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `min_processes`: once again with two, then with one, from the newest checkpoint; the same batches in the same order."""
     counts: list[int] = []
@@ -183,14 +184,14 @@ def test_a_rank_that_dies_twice_is_done_without(dataset: str, tmp_path: Path, mo
             self.acted = len(counts) > 2
 
     listener = Twice(lambda ids: os.kill(ids[1], signal.SIGKILL))
-    settings = {"steps": 60, "evaluate_every": 60}
-    train(dataset, tmp_path / "run", monkeypatch, listener, min_processes=1, checkpoint_every=4, **settings)
+    settings = {"steps": 24, "evaluate_every": 24}
+    train(dataset, tmp_path / "run", monkeypatch, listener, min_processes=1, checkpoint_every=4, micro_batch=4, **settings)
     assert counts == [2, 2, 1]
-    assert [line["step"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 61))
+    assert [line["step"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 25))
     warned = [said for said in listener.said if "started again" in said]
     assert len(warned) == 2
     assert "with 1 processes" in warned[1]
-    alone = here(config(**settings, log_every=1), dataset, tmp_path / "alone")
+    alone = here(config(**settings, log_every=1), dataset, tmp_path / "alone", micro_batch=4)
     ours, theirs = (
         checkpoint.load(str(newest)).state for newest in (max((tmp_path / "run").glob("checkpoints/step-*")), alone.checkpoint)
     )

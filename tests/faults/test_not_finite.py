@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,13 @@ from model.train import state
 from model.train.engines.torch import TorchEngine
 from pipeline.core.errors import ClozeError
 from tests.faults import worker
+from tests.faults.test_hangs import Listener, train
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import Here, config, digests, here
 
-SETTINGS = config(steps=14, max_skipped=3, log_every=1, evaluate_every=7)
-EVERY = {"checkpoint_every": 4, "keep_checkpoints": 2}
+OF_RANKS: dict[str, Any] = {"steps": 14, "max_skipped": 3, "log_every": 1, "evaluate_every": 7}
+SETTINGS = config(**OF_RANKS)
+EVERY: dict[str, Any] = {"checkpoint_every": 4, "keep_checkpoints": 2}
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +100,23 @@ def test_weights_that_are_not_finite_are_no_checkpoint(dataset: str, tmp_path: P
     assert "WENT BACK TO STEP 4" in run.said("warning")
     assert progress(run).passed == [[4, 4]]
     assert all(torch.isfinite(tensor).all() for tensor in checkpoint.load(str(run.checkpoint)).state.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("zero", [0, pytest.param(1, marks=pytest.mark.soak), 3])
+def test_ranks_go_back_together(dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch, zero: int) -> None:
+    """Two ranks of any engine come to the weights of one process."""
+    alone = here(SETTINGS, dataset, tmp_path / "alone", micro_batch=4, **EVERY)
+    more = {"engine": "deepspeed", "zero": zero} if zero else {"engine": "torch"}
+    listener = Listener()
+    train(dataset, tmp_path / "run", poisoned, listener, "poison 40 64", **OF_RANKS, **EVERY, **more, micro_batch=4)
+    assert any(said.startswith("WENT BACK TO STEP 4") for said in listener.said)
+    (newest,) = (tmp_path / "run").glob("checkpoints/step-*")
+    found = state.read(str(newest))
+    assert (found.progress.step, found.progress.updates, found.progress.passed) == (14, 14, [[4, 4]])
+    theirs = state.read(str(alone.checkpoint))
+    for name, tensor in found.weights.items():
+        torch.testing.assert_close(tensor, theirs.weights[name], rtol=0, atol=3e-5)
+    for name, tensor in found.optimizer.items():
+        torch.testing.assert_close(tensor, theirs.optimizer[name], rtol=0, atol=3e-5)

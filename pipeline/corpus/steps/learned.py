@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipeline.corpus.learned_filter import Filter
 
 REASON = "unlike_good"
+LOSES = 0.05  # of the good documents
 
 
 class LearnedOptions(CorpusOptions):
@@ -25,7 +26,7 @@ class LearnedOptions(CorpusOptions):
     filter: InputPath | None = None
     """A learned filter; documents below its threshold are dropped as `unlike_good`."""
 
-    filter_loses: float = Field(default=0.05, ge=0, lt=1)
+    filter_loses: float = Field(default=LOSES, ge=0, lt=1)
     """Its threshold: the score that this share of the good documents does not reach which were held out when it was trained."""
 
     filter_sources: tuple[str, ...] = ()
@@ -33,7 +34,7 @@ class LearnedOptions(CorpusOptions):
 
     @model_validator(mode="after")
     def _filter_is_named(self) -> Self:
-        if self.filter is None and ("filter_loses" in self.model_fields_set or self.filter_sources):
+        if self.filter is None and (self.filter_loses != LOSES or self.filter_sources):
             raise ValueError("filter_loses and filter_sources need filter: the directory that `cloze filter train` made")
         return self
 
