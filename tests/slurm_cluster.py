@@ -124,7 +124,11 @@ class Slurm:
             state = self.jobs()[job]
             if state == "PENDING" and self.field(job, "Restarts") != "0":
                 self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
-            return self.field(job, "Restarts") != "0" and state in ("RUNNING", "COMPLETED", "FAILED")  # REQUEUED comes before PENDING
+            return self.field(job, "Restarts") != "0" and state in (
+                "RUNNING",
+                "COMPLETED",
+                "FAILED",
+            )  # REQUEUED comes before PENDING
 
         self.until(begun)
 
