@@ -187,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
     except ClozeError as error:
         sentence, code = str(error), error.exit_code
     except OSError as error:
-        sentence, code = f"host {socket.gethostname()}: {system_errors.os_sentence(error, directory)}", 1
+        sentence, code = f"host {socket.gethostname()}: {system_errors.os_sentence(error, 'input or output')}", 1
     sys.stderr.write(f"cloze: {sentence}\n")
     return code
 
