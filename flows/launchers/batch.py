@@ -82,6 +82,7 @@ def _queue_again(place: str, path: str, number: str) -> str | None:
 
 
 def _interrupt(*_: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who asks twice is not quicker
     raise KeyboardInterrupt
 
 
@@ -114,7 +115,7 @@ def _failed(report: _Box, sentence: str, code: int) -> int:
 
 
 def _stopped(place: str, report: _Box, number: str, error: ClozeError) -> int:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # to be queued again ends this process, by SIGTERM first
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # to be queued again ends this process
     report.send({"error": str(error), "exit_code": error.exit_code})
     why = _queue_again(place, str(Path(place).parents[1]), number)
     print(f"{error}; " + ("the job is queued again" if why is None else f"the job is not queued again: {why}"), flush=True)

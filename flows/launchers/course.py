@@ -71,8 +71,9 @@ class Course:
 
     @property
     def stopped(self) -> bool:
-        """Whether a rank has stopped as it was asked to."""
-        return any(self._failure(rank) == Stopped.exit_code for rank in {*self._final, *self._codes})
+        """Whether a rank has stopped as it was asked to. One that has told so may have been killed then: it took long to end."""
+        told = any(event.get("exit_code") == Stopped.exit_code for event in self._final.values())
+        return told or Stopped.exit_code in self._codes.values()
 
     def take(self, events: Iterable[Told]) -> None:
         """Note who failed first, and who was killed first.
