@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LEAST_GRACE = 25.0  # seconds
+ANNOUNCED_GRACE = 180.0  # and what Slurm and Kubernetes are told where nobody says: enough for BERT-large on a shared disk
 
 
 class Execution(BaseModel):
@@ -45,7 +46,7 @@ class Execution(BaseModel):
     """HOST:PORT of the first machine; on one machine port 0 lets the system choose."""
 
     launcher: str = Field(default="local", min_length=1)
-    """Who starts the training processes: local (this machine's alone), ssh or torchrun (docs/operations.md)."""
+    """Who starts the training processes: local (this machine's alone), ssh, torchrun, slurm, srun (inside a Slurm job) or kubernetes (docs/operations.md)."""
 
     hostfile: str | None = None
     """A file of the machines that train together, a line each: HOST, or HOST slots=PROCESSES."""
@@ -62,6 +63,12 @@ class Execution(BaseModel):
 
     ssh_options: tuple[str, ...] = ()
     """Options of ssh as its configuration has them, such as Port=2222 or User=train."""
+
+    slurm_options: tuple[str, ...] = ()
+    """Options of sbatch as they are, such as --partition=gpu or --time=12:00:00, with launcher slurm."""
+
+    kubernetes_options: tuple[str, ...] = ()
+    """What the pods need, with launcher kubernetes: image=…, claim=NAME:/PATH, gpus=8 and more (docs/operations.md)."""
 
     engine: Literal["auto", "torch", "deepspeed"] = "auto"
     """What runs training steps; auto takes DeepSpeed where a ZeRO stage is asked for or a device is too small, else torch."""
@@ -127,6 +134,11 @@ class Execution(BaseModel):
     def least_grace(self) -> float:
         """Seconds that any stage has to end."""
         return LEAST_GRACE if self.grace_seconds is None else self.grace_seconds
+
+    @property
+    def announced_grace(self) -> float:
+        """Seconds for a scheduler that wants to know beforehand how long ranks may take to end."""
+        return ANNOUNCED_GRACE if self.grace_seconds is None else self.grace_seconds
 
     @model_validator(mode="after")
     def _fewer_are_no_more(self) -> Execution:
