@@ -50,8 +50,8 @@ from model.train.config import PretrainConfig
 from model.train.optimizers.adamw import adamw
 from model.train.parameters import clip, parameter_groups
 from model.train.precision import DTYPES, Precision, autocast, native_bf16
+from model.train.recipe import recipe
 from model.train.scoring import Scoring
-from model.train.setup import recipe
 
 RATE = 0.15625  # of the positions are predicted: 20 of 128
 EQUAL = {"fp32": 1e-4, "bf16": 3e-2}  # nats: what the losses of the first steps may differ by

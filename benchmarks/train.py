@@ -41,8 +41,8 @@ from model.train.engines.create import create
 from model.train.optimizers.adamw import adamw
 from model.train.parameters import parameter_groups
 from model.train.precision import resolve
+from model.train.recipe import recipe, step_pace
 from model.train.scoring import Scoring
-from model.train.setup import recipe
 from pipeline.core.execution import Execution
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import job, run_all
@@ -57,7 +57,7 @@ def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
     engine = create(
         EngineChoice("torch", 0),
         scoring,
-        recipe(config, precision),
+        recipe(config, precision, step_pace(config)),
         world,
         micro_batch=config.global_batch,
         accumulation=1,
@@ -74,7 +74,10 @@ def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
 def bare(config: PretrainConfig, precision: str, compiled: bool) -> Step:
     """Our model and objectives in the loop that anybody would write."""
     scoring = Scoring(new_model(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
-    optimizer = adamw(parameter_groups(scoring.model, recipe(config, precision)), recipe(config, precision))
+    optimizer = adamw(
+        parameter_groups(scoring.model, recipe(config, precision, step_pace(config))),
+        recipe(config, precision, step_pace(config)),
+    )
 
     def step(batch: Batch) -> None:
         loss, *_ = scoring(batch, torch.tensor([max(1, n) for n in scoring.targets(batch)], dtype=torch.float32))
