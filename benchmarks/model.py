@@ -131,7 +131,8 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
     build = _theirs if variant.theirs else _ours
     module, loss_of = build(variant, config.model, model, device)
     module.to(device).train()
-    optimizer = adamw(parameter_groups(module, recipe(config, variant.precision)), recipe(config, variant.precision))
+    settled = recipe(config, variant.precision, step_pace(config))
+    optimizer = adamw(parameter_groups(module, settled), settled)
 
     def step(batch: Batch) -> float:
         loss = loss_of(batch)
