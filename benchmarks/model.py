@@ -50,7 +50,7 @@ from model.train.config import PretrainConfig
 from model.train.optimizers.adamw import adamw
 from model.train.parameters import clip, parameter_groups
 from model.train.precision import DTYPES, Precision, autocast, native_bf16
-from model.train.recipe import recipe
+from model.train.recipe import recipe, step_pace
 from model.train.scoring import Scoring
 
 RATE = 0.15625  # of the positions are predicted: 20 of 128
