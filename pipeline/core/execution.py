@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -76,8 +76,11 @@ class Execution(BaseModel):
     zero: int | None = Field(default=None, ge=0, le=3)
     """DeepSpeed's ZeRO stage: 1 shares out the optimizer's state, 2 gradients, too, 3 weights, too; 0 nothing."""
 
-    micro_batch: int | None = Field(default=None, ge=1)
-    """Sequences that a process takes at once; without it, chosen from the global batch and the memory."""
+    micro_batch: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    """Sequences that a process takes at once; without it, chosen by arithmetic; auto tries how many fit before it trains."""
+
+    activation_checkpointing: bool = False
+    """Keep the inputs of layers alone, and compute each layer again for its gradient: less memory, a third more work."""
 
     threads: int | None = Field(default=None, ge=1)
     """Threads of a training process inside an operation; without it, the cores divided by the processes."""
@@ -106,11 +109,11 @@ class Execution(BaseModel):
     timeout_minutes: float | None = Field(default=None, gt=0)
     """Minutes after which a stage's processes are stopped, with a checkpoint if it is a training; the stage has failed then."""
 
-    checkpoint_every: int = Field(default=0, ge=0)
-    """Steps between checkpoints; 0 goes by checkpoint_minutes instead."""
+    checkpoint_every: int | None = Field(default=None, ge=1)
+    """Steps between checkpoints; without it, checkpoint_minutes counts."""
 
     checkpoint_minutes: float = Field(default=10.0, gt=0)
-    """Minutes between checkpoints, where checkpoint_every is 0; the last step is always saved."""
+    """Minutes between checkpoints, where checkpoint_every is not said; the last step is always saved."""
 
     keep_checkpoints: int = Field(default=2, ge=1)
     """The newest checkpoints that are kept."""
