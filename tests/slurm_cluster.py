@@ -123,7 +123,8 @@ class Slurm:
         def begun() -> bool:
             state = self.jobs()[job]
             if state == "PENDING" and self.field(job, "Restarts") != "0":
-                self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+                command = ["scontrol", "update", f"JobId={job}", "StartTime=now"]  # refused where it begins just now
+                subprocess.run(command, env=self.environment, capture_output=True, check=False)
             return self.field(job, "Restarts") != "0" and state in (
                 "RUNNING",
                 "COMPLETED",

@@ -120,6 +120,7 @@ def test_a_job_whose_time_is_over_is_queued_again(cluster: slurm_cluster.Slurm, 
 
     def end_of_time() -> None:
         cluster.run("scancel", "--batch", "--signal=TERM", job_of(out))  # what `--signal=B:TERM@…` does
+        cluster.until(lambda: any("waits in the queue again" in note for note in heard.notes))
         cluster.hasten(job_of(out))
 
     thread = meanwhile(heard, lambda: (out / "_pid-1").exists(), end_of_time)
