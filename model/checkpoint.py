@@ -3,7 +3,8 @@
 A checkpoint is a directory that is complete if and only if its `checkpoint.json` exists; that file is written last and
 holds the size and sha256 of every other one:
 
-    model.safetensors   the weights in fp32 under our parameter names; the tied decoder is stored once
+    model.safetensors   the weights in fp32 under our parameter names; the tied decoder is stored once. Of a training that runs on n
+                        ranks, model-00001-of-0000n.safetensors and so on, whole tensors in each (`model.tensors`)
     config.json         model, heads, task, dataset, step: all that is needed to build the model again
     tokenizer/          a Hugging Face tokenizer directory
     training/           (of pretraining, and while fine-tuning runs) what `resume` needs; the trainer's own
@@ -20,18 +21,18 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import safetensors.torch
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError
 
 from model.families.config import ModelConfig
 from model.families.presets import parse_model
+from model.tensors import PICKLE, PICKLES, Tensors, write_tensors
 from pipeline.core import artifact, checkpoints, storage
+from pipeline.core.artifact import FileEntry
 from pipeline.core.checkpoints import COMPLETE, is_checkpoint
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.stage import Build
@@ -47,20 +48,6 @@ CONFIG = "config.json"
 TOKENIZER = "tokenizer"
 TRAINING = "training"
 HOLD_TRIES = 5
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-_DTYPES = {  # as the safetensors format names them
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-_PICKLE = "a pickle, which can run code when it is read; convert it to safetensors where it comes from"
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +84,28 @@ def save_weights(
         state: parameter name -> tensor of any dtype and device; floating-point ones are stored as fp32.
         tokenizer: one to save, or a directory whose files are copied, such as a dataset's `tokenizer/`.
     """
+    clear(directory)
+    write_tensors(storage.join(directory, WEIGHTS), {name: master(tensor) for name, tensor in state.items()})
+    describe(directory, model=model, tokenizer=tokenizer, heads=heads, task=task, dataset=dataset, step=step)
+
+
+def clear(directory: str) -> None:
+    """Remove the checkpoint directory, and what an interrupted save left there."""
     storage.remove(storage.join(directory, COMPLETE))  # first: what is being removed is no checkpoint any more
     storage.remove(directory)
+
+
+def describe(
+    directory: str,
+    *,
+    model: ModelConfig,
+    tokenizer: str | Tokenizer,
+    heads: Mapping[str, Any],
+    task: Mapping[str, Any] | None = None,
+    dataset: DatasetInfo | None = None,
+    step: int = 0,
+) -> None:
+    """Write what a checkpoint is beside its weights; see `save_weights`."""
     config = {
         "format": FORMAT,
         "model": model.model_dump(mode="json"),
@@ -107,7 +114,6 @@ def save_weights(
         "dataset": None if dataset is None else asdict(dataset),
         "step": step,
     }
-    write_tensors(storage.join(directory, WEIGHTS), {name: _master(tensor) for name, tensor in state.items()})
     storage.write_bytes(storage.join(directory, CONFIG), _json(config))
     target = storage.join(directory, TOKENIZER)
     if isinstance(tokenizer, str):
@@ -116,12 +122,16 @@ def save_weights(
         tokenizer.save(target)
 
 
-def complete(directory: str) -> None:
-    """Finish the checkpoint: hash every file and write `checkpoint.json`, last and atomically."""
-    names = [name for name in storage.list_files(directory) if name != COMPLETE]
-    files = [
-        {"path": entry.path, "size": entry.size, "sha256": entry.sha256} for entry in artifact.hash_files(directory, names)
-    ]
+def complete(directory: str, known: Iterable[FileEntry] = ()) -> None:
+    """Finish the checkpoint: write `checkpoint.json`, last and atomically, with the hash of every file.
+
+    Args:
+        known: files that their writers have hashed; the others are read for it.
+    """
+    entries = {entry.path: entry for entry in known}
+    names = [name for name in storage.list_files(directory) if name != COMPLETE and name not in entries]
+    entries |= {entry.path: entry for entry in artifact.hash_files(directory, names)}
+    files = [{"path": name, "size": entries[name].size, "sha256": entries[name].sha256} for name in sorted(entries)]
     storage.write_bytes(storage.join(directory, COMPLETE), _json({"format": FORMAT, "files": files}))
 
 
@@ -166,7 +176,17 @@ def load(path: str) -> Loaded:
     """
     with held(path) as directory:
         verify(directory, training=False)
-        return replace(described(directory), state=read_tensors(storage.join(directory, WEIGHTS)))
+        with weights(directory) as found:
+            return replace(described(directory), state=dict(found))
+
+
+def weights(directory: str) -> Tensors:
+    """The weights of the complete checkpoint at `directory`, each read when it is asked for.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    return Tensors.open(directory, WEIGHTS)
 
 
 def load_input(build: Build, path: str) -> Loaded:
@@ -231,7 +251,7 @@ def resolve(path: str) -> str:
     if is_checkpoint(path):
         return path
     if path.endswith(PICKLES):
-        raise DataError(f"{path} is {_PICKLE}")
+        raise DataError(f"{path} is {PICKLE}")
     if not storage.exists(path):
         raise DataError(f"{path} does not exist; {_instead_of(path)}")
     if artifact.is_artifact(path):
@@ -283,46 +303,8 @@ def _what_it_is(path: str) -> str:
         return "it may be a Hugging Face directory (import it with model.hub.read), or a save that was interrupted"
     if any(name.endswith(PICKLES) for name in names):
         pickle = next(name for name in names if name.endswith(PICKLES))
-        return f"its {pickle} is {_PICKLE}"
+        return f"its {pickle} is {PICKLE}"
     return "name a checkpoint, or an artifact of pretrain or finetune"
-
-
-def write_tensors(path: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors as one safetensors file, atomically. Tensors that share memory are written out each.
-
-    One tensor after another goes out, so that no more than one of them is in memory twice: `safetensors.torch.save` would first lay
-    all of them together.
-    """
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # so that every number lies aligned
-    ready = {name: tensors[name].detach() for name in order}
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in ready.items():
-        begin, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the format wants the numbers aligned
-    with storage.atomic_output(path) as handle:
-        handle.write(len(text).to_bytes(8, "little") + text)
-        for tensor in ready.values():
-            flat = tensor.to("cpu").contiguous().reshape(-1)
-            handle.write(flat.view(torch.uint8).numpy().data)
-
-
-def read_tensors(path: str) -> dict[str, torch.Tensor]:
-    """Read a safetensors file onto the CPU.
-
-    Raises:
-        DataError: it is missing, a pickle, or damaged.
-    """
-    if path.endswith(PICKLES):
-        raise DataError(f"{path} is {_PICKLE}")
-    try:
-        with storage.open_input(path) as handle:
-            tensors: dict[str, torch.Tensor] = safetensors.torch.load(handle.read())
-            return tensors
-    except (SafetensorError, ValueError) as error:
-        raise DataError(f"{path} is no safetensors file or is damaged ({error}); use another checkpoint") from error
 
 
 def copy_files(source: str, target: str) -> None:
@@ -339,7 +321,8 @@ def copy_files(source: str, target: str) -> None:
             storage.write_bytes(storage.join(target, name), handle.read())
 
 
-def _master(tensor: torch.Tensor) -> torch.Tensor:
+def master(tensor: torch.Tensor) -> torch.Tensor:
+    """The form that a checkpoint keeps a weight in."""
     return tensor.float() if tensor.is_floating_point() else tensor
 
 

@@ -26,9 +26,13 @@ def cancel(what: str, as_json: bool) -> None:
 
 
 def _cancel_artifact(path: str, as_json: bool) -> None:
-    from flows.launchers import cancelling
+    from flows.launchers import cancelling, slurm
 
-    found = cancelling.cancel(path, lambda line: click.echo(line, err=True))
+    def told(line: str) -> None:
+        click.echo(line, err=True)
+
+    job = slurm.unattended(path)
+    found = cancelling.cancel(path, told) if job is None else slurm.cancel(path, job, told)
     if as_json:
         emit(found)
     else:

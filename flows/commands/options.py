@@ -5,6 +5,7 @@
     keep_rejected: bool = False                   --keep-rejected / --no-keep-rejected
     languages: tuple[str, ...] = ()               --languages TEXT        may be repeated
     betas: tuple[float, float] = (0.9, 0.999)     --betas NUMBER NUMBER
+    micro_batch: int | Literal["auto"]            --micro-batch INTEGER|auto
     fields: dict[str, str] = {}                   --fields NAME=VALUE     may be repeated
 
 A field of another type has no option of its own; `--set` reaches it. A verb declares the few fields that are spelled otherwise.
@@ -13,7 +14,7 @@ A field of another type has no option of its own; `--set` reaches it. A verb dec
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -78,10 +79,35 @@ def _settings(annotation: Any) -> dict[str, Any] | None:
         return {"multiple": True, "metavar": "NAME=VALUE", "callback": parsing(named_values("text=content"))}
     if origin is Literal and all(isinstance(argument, str) for argument in arguments):
         return {"type": click.Choice(arguments)}
+    if origin in (Union, types.UnionType):
+        return _number_or_word(arguments)
     if any(isinstance(mark, InputPathMark) for mark in marks):
         return {"type": click.STRING, "metavar": "PATH"}
     scalar = SCALARS.get(kind)
     return None if scalar is None else {"type": _bounded(scalar, marks), "metavar": METAVARS[kind]}
+
+
+class NumberOrWord(click.ParamType[Any]):
+    """A number with its bounds, or one of a few words."""
+
+    def __init__(self, number: click.ParamType[Any], words: Sequence[str]) -> None:
+        self.number, self.words = number, tuple(words)
+        self.name = "|".join(["integer", *words])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value in self.words else self.number.convert(value, param, ctx)
+
+
+def _number_or_word(arguments: Sequence[Any]) -> dict[str, Any] | None:
+    """The settings for `int | Literal["auto"]`; None for another union."""
+    words = [word for argument in arguments if get_origin(argument) is Literal for word in get_args(argument)]
+    numbers = [
+        _bare(argument) for argument in arguments if get_origin(argument) is not Literal and argument is not types.NoneType
+    ]
+    if len(numbers) != 1 or numbers[0][0] is not int or not words:
+        return None
+    kind, marks = numbers[0]
+    return {"type": NumberOrWord(_bounded(SCALARS[kind], marks), words), "metavar": "|".join([METAVARS[kind], *words])}
 
 
 def _bare(annotation: Any) -> tuple[Any, list[Any]]:

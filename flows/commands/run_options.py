@@ -35,6 +35,15 @@ set_option = click.option(
 
 def run_options(command: Command) -> Command:
     """The options that say what a run consists of."""
+    return _options(command, required=True)
+
+
+def plan_options(command: Command) -> Command:
+    """The same, of a verb that can also do without a run's config."""
+    return _options(command, required=False)
+
+
+def _options(command: Command, *, required: bool) -> Command:
     for decorate in (
         json_option,
         click.option("--force", multiple=True, metavar="NODE", help="Run NODE again, whatever is there."),
@@ -44,7 +53,7 @@ def run_options(command: Command) -> Command:
             "--from", "start_from", multiple=True, metavar="NODE", help="Run NODE and all that needs it, whatever is there."
         ),
         set_option,
-        click.argument("config"),
+        click.argument("config", required=required),
     ):
         command = decorate(command)
     return command

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from pipeline.core.stage import Stage
 
 OF_CONFIG, OF_EXECUTION, OF_INPUTS = "config__", "execution__", "input__"  # prefixes of the parameters' names in Python
-BEAM_OPTION = {"beam_options": Spelled("--beam-option", settings={"metavar": "--NAME=VALUE"})}
+PASSED_ON = {  # options for others, one a time
+    "beam_options": Spelled("--beam-option", settings={"metavar": "--NAME=VALUE"}),
+    "slurm_options": Spelled("--slurm-option", settings={"metavar": "--NAME=VALUE"}),
+    "kubernetes_options": Spelled("--kubernetes-option", settings={"metavar": "NAME=VALUE"}),
+}
 BEAM = frozenset({"workers", "runner", "flink_master", "worker_pool", "beam_options"})  # what of Execution data stages use
 OF_RUNS = frozenset({"cpus", "share", "retries", "retry_seconds"})  # and what only a run of several nodes does
 
@@ -95,7 +99,7 @@ class StageCommand(click.Command):
         if stage.worker is not None:
             beam = stage.worker == "pipeline"
             wanted = BEAM if beam else Execution.model_fields.keys() - BEAM - OF_RUNS
-            yield from field_options(Execution, OF_EXECUTION, EXECUTION, BEAM_OPTION, wanted.__contains__)
+            yield from field_options(Execution, OF_EXECUTION, EXECUTION, PASSED_ON, wanted.__contains__)
         told = "The directory of what is made" + ("; without it only figures are told." if self.transient else ".")
         yield GroupedOption([self.out, "out"], required=self.demanding and not self.transient, metavar="DIR", help=told)
         yield GroupedOption(

@@ -38,4 +38,6 @@ def status(name: str | None, as_json: bool) -> None:
 
 
 def _row(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key not in ("config", "parameters")}
+    from flows.graph.estimate import off_of
+
+    return {**{key: value for key, value in found.items() if key not in ("config", "parameters")}, "off": off_of(found)}

@@ -188,18 +188,22 @@ def _facts_at(path: str) -> Facts:
 def this_computer() -> Computer:
     """This machine as stages' arithmetic sees it."""
     there = slots.machine()
-    return Computer(cpus=there.cpus, gpus=len(there.gpus), gpu_bytes=_gpu_bytes() if there.gpus else 0)
+    memory, name = _gpu() if there.gpus else (0, "")
+    return Computer(cpus=there.cpus, gpus=len(there.gpus), gpu_bytes=memory, gpu=name)
 
 
 @cache
-def _gpu_bytes() -> int:
+def _gpu() -> tuple[int, str]:
+    """The memory of the smallest GPU, and its name."""
     with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
         told = subprocess.run(
-            ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"],
+            ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"],
             capture_output=True, text=True, check=False, timeout=20,
         ).stdout  # fmt: skip
-        return min(int(line) for line in told.split()) << 20
-    return 0
+        rows = [line.split(",", 1) for line in told.splitlines()]
+        memory, name = min((int(memory), name.strip()) for memory, name in rows)
+        return memory << 20, name
+    return 0, ""
 
 
 def together(steps: Sequence[Step], found: Mapping[str, Estimate]) -> float | None:
@@ -232,19 +236,50 @@ def last_time(directory: Path) -> dict[str, Any] | None:
     """How far the estimates of the run's newest start that made something were off; None: there was none.
 
     Returns:
-        `expected` and `took`, seconds of the nodes that it made and that had an estimate, and `off`, by how much they took longer (0.1:
-        a tenth).
+        As `off_of`.
     """
     for path in reversed(record.records_in(directory)):
-        content = record.read_file(path)
-        made = [
-            (node["estimate"]["seconds"], node["ended"] - node["started"])
-            for node in (content or {}).get("nodes", {}).values()
-            if node["state"] == record.FINISHED
-            and (node.get("estimate") or {}).get("seconds") is not None
-            and "started" in node
-        ]
-        if made:
-            expected, took = (sum(values) for values in zip(*made, strict=True))
-            return {"expected": round(expected, 1), "took": round(took, 1), "off": round(took / max(expected, 0.1) - 1, 3)}
+        found = off_of(record.read_file(path) or {})
+        if found is not None:
+            return found
     return None
+
+
+def off_of(content: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How far the estimates of one start were off; None: it made nothing that had any.
+
+    Args:
+        content: its record.
+
+    Returns:
+        `expected` and `took`, seconds of the nodes that it made and that had an estimate, and `off`, by how much they took longer (0.1:
+        a tenth). Where nodes told what memory they took, `memory` has the same of that, in bytes, and `node`, for the one that was
+        furthest off; `gpu_memory` likewise.
+    """
+    made = {
+        name: node
+        for name, node in content.get("nodes", {}).items()
+        if node["state"] == record.FINISHED and (node.get("estimate") or {}).get("seconds") is not None and "started" in node
+    }
+    if not made:
+        return None
+    expected = sum(node["estimate"]["seconds"] for node in made.values())
+    took = sum(node["ended"] - node["started"] for node in made.values())
+    found: dict[str, Any] = {
+        "expected": round(expected, 1),
+        "took": round(took, 1),
+        "off": round(took / max(expected, 0.1) - 1, 3),
+    }
+    for name, key in (("memory", "memory_bytes"), ("gpu_memory", "gpu_memory_bytes")):
+        worst = _memory_off(made, key)
+        found |= {name: worst} if worst else {}
+    return found
+
+
+def _memory_off(made: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any] | None:
+    known = [
+        {"node": name, "expected": expected, "took": took, "off": round(took / expected - 1, 3)}
+        for name, node in made.items()
+        if (expected := node["estimate"].get(key)) and (took := node.get("figures", {}).get(key))
+    ]
+    return max(known, key=lambda one: abs(one["off"]), default=None)

@@ -37,6 +37,7 @@ from pipeline.core.worker import LOGS, local_directory
 
 BEAT_SECONDS = {True: 2.0, False: 10.0}  # by whether the directory is local
 LOOK_SECONDS = 0.5
+HOST = "CLOZE_HOST"  # this host's name as the others resolve it, where its own does not serve
 ALONE_SECONDS = 60.0  # that a node with a failed rank waits for its head to end the others
 
 
@@ -45,7 +46,7 @@ class Agent:
 
     def __init__(self, launch: Launch, node: int, *, leash: bool) -> None:
         self.launch, self.node, self.leash = launch, node, leash
-        self.host = launch.hosts[node] or socket.gethostname()
+        self.host = launch.hosts[node] or os.environ.get(HOST) or socket.gethostname()
         self.outbox = mailbox.Outbox(launch.file(f"node{node}"))
         self.ranks: Ranks | ElasticRanks | None = None
         self._asked: float | None = None  # to end: the grace

@@ -93,6 +93,7 @@ class Agents:
             for number, name in enumerate(self.launch.hosts)
         ]
         self._gone = False  # whether the ranks were told to go
+        self._waits = ""  # what is waited for, as it was last told
         self._held: list[Told] = []  # told while they were being stopped
 
     @property
@@ -174,8 +175,12 @@ class Agents:
     def _look_for_life(self, node: _Node, told: list[Told]) -> None:
         now = time.monotonic()
         if not node.hello:
-            if self._handle.waiting() is not None:
+            why = self._handle.waiting()
+            if why is not None:
                 node.seen = now
+                if why != self._waits:
+                    self._waits = why
+                    told.append((None, {"waiting": why}))
             elif now > node.seen + HELLO_SECONDS:
                 node.over = True
                 told.append(

@@ -35,6 +35,11 @@ def ask(path: str) -> None:
     storage.write_bytes(storage.join(path, LOGS, CANCEL), json.dumps({"asked": time.time()}).encode())
 
 
+def asked(path: str) -> bool:
+    """Whether the builder of the directory was asked to end."""
+    return storage.exists(storage.join(path, LOGS, CANCEL))
+
+
 def clear(path: str) -> None:
     """What was asked of an earlier try, or told by it, is no concern of this one."""
     for name in (CANCEL, GRACE):

@@ -71,8 +71,9 @@ class Course:
 
     @property
     def stopped(self) -> bool:
-        """Whether a rank has stopped as it was asked to."""
-        return any(self._failure(rank) == Stopped.exit_code for rank in {*self._final, *self._codes})
+        """Whether a rank has stopped as it was asked to. One that has told so may have been killed then: it took long to end."""
+        told = any(event.get("exit_code") == Stopped.exit_code for event in self._final.values())
+        return told or Stopped.exit_code in self._codes.values()
 
     def take(self, events: Iterable[Told]) -> None:
         """Note who failed first, and who was killed first.
@@ -83,6 +84,8 @@ class Course:
         for rank, event in told:
             if rank is None and "note" in event:
                 self.build.report.progress(*self._progress, {"warning": event["note"]})
+            elif rank is None and "waiting" in event:
+                self.build.report.progress(*self._progress, {"note": event["waiting"]})
             elif rank is None:
                 self.fault = self.fault or BY_EXIT_CODE.get(event["exit_code"], Lost)(event["fault"])
             elif "ended" in event:

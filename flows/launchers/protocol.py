@@ -16,6 +16,7 @@ An event is a JSON object of one of these kinds:
     {"hung": sentence, "step": n}             of a rank: it does not go on
     {"fault": sentence, "exit_code": code}    of no rank (None): the launch itself failed: a host refuses, or is lost
     {"note": sentence}                        of no rank: something is to be known, and the ranks go on
+    {"waiting": sentence}                     of no rank: why they have not begun yet, such as a queue
 """
 
 from __future__ import annotations

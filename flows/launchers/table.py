@@ -10,6 +10,9 @@ LAUNCHERS: dict[str, str] = {
     "local": "flows.launchers.local:LAUNCHER",
     "torchrun": "flows.launchers.torchrun:LAUNCHER",
     "ssh": "flows.launchers.ssh:LAUNCHER",
+    "slurm": "flows.launchers.slurm:LAUNCHER",
+    "srun": "flows.launchers.srun:LAUNCHER",
+    "kubernetes": "flows.launchers.kubernetes:LAUNCHER",
 }
 
 

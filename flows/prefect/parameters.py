@@ -14,6 +14,7 @@ from pydantic import Field, WithJsonSchema
 from flows.graph import config as configs
 from flows.graph import overrides as nested
 from flows.graph import stages
+from flows.launchers.table import LAUNCHERS
 from flows.session import RunParameters
 from pipeline.core.errors import UsageError
 
@@ -82,6 +83,37 @@ Workers = Annotated[int | None, Field(ge=1), _number("integer", "Beam workers of
 Processes = Annotated[
     int | None, Field(ge=1), _number("integer", "Training processes, one a GPU; changes no result", minimum=1)
 ]
+Launcher = Annotated[
+    str | None,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "enum": list(LAUNCHERS),
+            "description": "Who starts the training processes, on this machine or on many. Empty: as the config says.",
+        }
+    ),
+]
+Nodes = Annotated[int | None, Field(ge=1), _number("integer", "Machines that train together, with a launcher", minimum=1)]
+Hostfile = Annotated[
+    str | None,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "description": "For ssh and torchrun: a file of the machines on the worker's machine. Empty: as the config says.",
+        }
+    ),
+]
+LauncherOptions = Annotated[
+    list[str],
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1},
+            "description": "The launcher's own options: --partition=gpu for Slurm, image=REGISTRY/cloze:1 for Kubernetes, Port=2222 for ssh."
+            " No secrets: Prefect shows this.",
+        }
+    ),
+]
 StartFrom = Annotated[list[str], _nodes("Run these and all that need them, whatever is there. Counts once: a retry goes on.")]
 Only = Annotated[list[str], _nodes("Run these alone; their inputs must be there.")]
 Until = Annotated[list[str], _nodes("Run these and what they need, and nothing else.")]
@@ -110,6 +142,7 @@ Retries = Annotated[
 ]
 
 NO_NODES: list[str] = []
+NO_OPTIONS: list[str] = []
 NO_OVERRIDES: dict[str, Any] = {}
 
 # Where a field of a form goes in the config.
@@ -118,7 +151,14 @@ KEYS = {
     "seed": "pretrain.seed", "vocab_size": "vocab.size", "length": "dataset.length", "copies": "dataset.copies",
     "epochs": "finetune.epochs", "task_learning_rate": "finetune.learning_rate", "task_seed": "finetune.seed",
     "workers": "run.workers", "processes": "run.processes",
+    "launcher": "pretrain.run.launcher", "nodes": "pretrain.run.nodes", "hostfile": "pretrain.run.hostfile",
 }  # fmt: skip
+LAUNCHER_OPTIONS = {
+    "slurm": "slurm_options",
+    "kubernetes": "kubernetes_options",
+    "ssh": "ssh_options",
+    "torchrun": "ssh_options",
+}
 
 
 def parameters_of(values: Mapping[str, Any], until: tuple[str, ...] = ()) -> RunParameters:
@@ -132,6 +172,8 @@ def parameters_of(values: Mapping[str, Any], until: tuple[str, ...] = ()) -> Run
         UsageError: a field is filled in whose stage the config has not.
     """
     given = {KEYS[name]: value for name, value in values.items() if name in KEYS and value is not None}
+    if values.get("launcher_options"):
+        given[f"pretrain.run.{_options_of(values.get('launcher'))}"] = list(values["launcher_options"])
     own = {name: values[name] for name in ("start_from", "only", "force", "until") if values.get(name)}
     if until and not own.get("until"):
         own["until"] = list(until)
@@ -141,6 +183,15 @@ def parameters_of(values: Mapping[str, Any], until: tuple[str, ...] = ()) -> Run
             mine = overrides.get(section, {})
             overrides[section] = {**fields, **mine} if isinstance(mine, Mapping) else mine
     return RunParameters.model_validate({"config": values["config"], "overrides": overrides, **own})
+
+
+def _options_of(launcher: str | None) -> str:
+    """The field of a launcher's own options."""
+    if launcher not in LAUNCHER_OPTIONS:
+        raise UsageError(
+            f"launcher_options are given, and launcher is {launcher or 'empty'}; choose {', '.join(LAUNCHER_OPTIONS)}, or leave them empty"
+        )
+    return LAUNCHER_OPTIONS[launcher]
 
 
 def _by_section(given: Mapping[str, Any], reference: str) -> dict[str, Any]:

@@ -6,9 +6,10 @@ the instances of a section share a line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -180,7 +181,7 @@ def show(
     steps: Sequence[Step],
     estimates: Mapping[str, Estimate],
     together: float | None,
-    last: Mapping[str, float] | None,
+    last: Mapping[str, Any] | None,
     left_out: Mapping[str, str] | None = None,
 ) -> None:
     """The tree, and below it what is left out, the sums and how far the last estimate was off.
@@ -214,8 +215,21 @@ def show(
     }
     parts = [f"{count} {told[basis]}" for basis, count in bases.items() if count]
     out.print(f"[dim]Times: {', '.join([*parts, *([f'{unknown} not known'] if unknown else [])])}.[/]")
-    if last is not None:
-        side = "longer" if last["off"] >= 0 else "shorter"
-        out.print(
-            f"[dim]Last time: {duration(last['expected'])} expected, {duration(last['took'])} taken: {abs(last['off']):.0%} {side}.[/]"
-        )
+    for line in off_lines(last):
+        out.print(f"[dim]{line}[/]")
+
+
+def off_lines(last: Mapping[str, Any] | None, when: str = "Last time") -> Iterator[str]:
+    """How far estimates were off. Args: last: see `flows.graph.estimate.off_of`."""
+    if last is None:
+        return
+    side = "longer" if last["off"] >= 0 else "shorter"
+    yield f"{when}: {duration(last['expected'])} expected, {duration(last['took'])} taken: {abs(last['off']):.0%} {side}."
+    for name, told in (("memory", "of memory"), ("gpu_memory", "of a GPU's memory")):
+        found = last.get(name)
+        if found:
+            side = "more" if found["off"] >= 0 else "less"
+            yield (
+                f"{found['node']}: {size(found['expected'])} {told} expected, {size(found['took'])} taken:"
+                f" {abs(found['off']):.0%} {side}."
+            )

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from flows.graph.estimate import off_of
 from flows.views.instances import together
+from flows.views.plan_tree import off_lines
 from flows.views.terminal import cut, table_of
 from pipeline.core.humanize import duration, short, si
 
@@ -85,6 +87,8 @@ def show_run(out: Console, place: str, found: Mapping[str, Any]) -> None:
         left = duration(node["seconds_left"]) if node.get("seconds_left") is not None else ""
         table.add_row(name, state(node["state"]), took, left, cut(_what(node)))
     out.print(table)
+    for told in off_lines(off_of(found), "Estimates"):
+        out.print(f"[dim]{told}[/]")
     for name, node in found["nodes"].items():
         if node.get("error") and node["state"] in ("failed", "crashed", "stopped"):
             out.print(f"[red]{name}:[/] {escape(node['error'])}")

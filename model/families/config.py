@@ -39,6 +39,12 @@ class ModelConfig(BaseModel):
     learns_from_teacher: ClassVar[bool] = False
     """Of every model of the class: whether it can be a student. Then its `model.py` has `first_weights`."""
 
+    usual_vocabulary: ClassVar[int] = 30_522
+    """Of every model of the class: pieces of its paper's vocabulary, for plans of a training whose vocabulary is not made yet."""
+
+    usual_batch: ClassVar[int] = 256
+    """Of every model of the class: sequences a step in its paper's pretraining, for plans that name none."""
+
     family: Tag[str]
     """The model family; each family's class allows its own name."""
 
@@ -132,6 +138,16 @@ class ModelConfig(BaseModel):
     def position_terms(self) -> int:
         """Products with relative positions that an attention score is the sum of, beside that of the contents."""
         return 0
+
+    @property
+    def gated(self) -> bool:
+        """Whether the feed-forward block multiplies what it raised with a gate."""
+        return False
+
+    def window_of(self, layer: int) -> int | None:
+        """How far a token sees to either side in the layer of this number, from 0; None: it sees the whole row."""
+        del layer
+        return None
 
     @property
     def distinct_layers(self) -> int:

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from model import checkpoint
-from model.checkpoint import CONFIG, PICKLES, WEIGHTS
+from model.checkpoint import CONFIG, WEIGHTS
 from model.families.config import ModelConfig
 from model.families.hub import LABELLED, POOLED, TASK, Hub, exportable, hub_of
 from model.families.models import bare_pooler, new_model, restore, restore_backbone
 from model.layers.moved import DELTA
+from model.tensors import PICKLES, read_tensors
 from pipeline import tokenizer
 from pipeline.core import storage
 from pipeline.core.errors import DataError, UsageError
@@ -181,7 +182,7 @@ def _task(config: Mapping[str, Any], head: str, count: int, where: str, longest:
 
 def _read_weights(directory: str, trust_pickle: bool) -> dict[str, Tensor]:
     if storage.exists(storage.join(directory, WEIGHTS)):
-        return checkpoint.read_tensors(storage.join(directory, WEIGHTS))
+        return read_tensors(storage.join(directory, WEIGHTS))
     index = storage.join(directory, INDEX)
     if storage.exists(index):
         weight_map = _read_json(index).get("weight_map")
@@ -189,7 +190,7 @@ def _read_weights(directory: str, trust_pickle: bool) -> dict[str, Tensor]:
         bad = [file for file in files if "/" in file or "\\" in file]
         if bad or not files:
             raise DataError(f"{index} names {bad[0] if bad else 'no files'}; it must name files beside it")
-        return {key: value for file in files for key, value in checkpoint.read_tensors(storage.join(directory, file)).items()}
+        return {key: value for file in files for key, value in read_tensors(storage.join(directory, file)).items()}
     pickles = [file for file in storage.list_files(directory) if file.endswith(PICKLES)]
     if pickles and trust_pickle:
         return _read_pickle(storage.join(directory, pickles[0]))

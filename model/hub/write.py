@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
-from model.checkpoint import CONFIG, WEIGHTS, Loaded, copy_files, load_input, write_tensors
+from model.checkpoint import CONFIG, WEIGHTS, Loaded, copy_files, load_input
 from model.families.hub import hub_of
 from model.hub.card import model_card
 from model.hub.parity import TOLERANCE, compare_with_transformers
 from model.hub.read import read_directory
+from model.tensors import write_tensors
 from pipeline.core import storage
 from pipeline.core.errors import ClozeError
 from pipeline.core.registry import load

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from model.layers.embeddings import Embeddings
 from model.layers.layout import Layout, Rows
@@ -20,9 +21,12 @@ class Encoder(nn.Module):
 
     Attributes:
         unpads: whether it takes any layout of rows that are one sequence each; else it takes them with their padding alone.
+        recomputes: whether layers keep their inputs alone while training, and are computed again for the gradient (Chen et al.,
+            "Training Deep Nets with Sublinear Memory Cost", 2016): the same bits, for a third more work. See `recompute_layers`.
     """
 
     unpads: bool = True
+    recomputes: bool = False
 
     def __init__(self, embeddings: Embeddings, layers: Sequence[nn.Module], norm: nn.Module) -> None:
         super().__init__()
@@ -76,8 +80,11 @@ class Encoder(nn.Module):
 
     def below(self, hidden: Tensor, layout: Layout) -> Tensor:
         """All layers but the last."""
-        for layer in self.layers[:-1]:
-            hidden = layer(hidden, layout)
+        again = self.recomputes and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        for number, layer in enumerate(self.layers[:-1]):
+            # what all layers share (`Layout.once`) is made in the first one, which therefore runs as ever
+            recomputed = again and number > 0
+            hidden = checkpoint(layer, hidden, layout, use_reentrant=False) if recomputed else layer(hidden, layout)
         return hidden
 
     @torch.no_grad()
@@ -96,6 +103,13 @@ class Encoder(nn.Module):
         rows = (rows_of(input_ids, attention_mask) if layout is None else layout).recording(maps)
         self.run(self.embeddings(input_ids, token_type_ids, rows.positions), rows)
         return maps
+
+
+def recompute_layers(network: nn.Module) -> None:
+    """Have all encoders of a network compute their layers again for the gradient, but the first and the last one."""
+    for part in network.modules():
+        if isinstance(part, Encoder):
+            part.recomputes = True
 
 
 def rows_of(input_ids: Tensor, attention_mask: Tensor | None) -> Rows:

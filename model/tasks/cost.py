@@ -9,8 +9,11 @@ from model.families.presets import model_config
 from model.tasks.files_read import split_bytes
 from model.tasks.options import TaskOptions
 from model.tasks.table import KINDS, TASKS
-from model.train import arithmetic
-from model.train.cost import BESIDE, PROCESS_BYTES, SPEED, device_of, model_of, training_memory
+from model.train import arithmetic, memory
+from model.train.arithmetic import BESIDE
+from model.train.cost import device_of, model_of, training_memory
+from model.train.scale import hardware
+from model.train.scale.step import speed
 from pipeline.core.cost import Computer, Cost, Costs, Facts, Pace, without_start
 from pipeline.core.execution import Execution
 
@@ -52,21 +55,21 @@ def ahead(
     model = None if found is None else model_config(found)
     weights = int(source.get("parameters") or (arithmetic.approximate_parameters(model) if model else 0))
     tokens = _tokens(config.reads(), "train", config.data, before)
-    memory = (PROCESS_BYTES * execution.processes, 0)
+    taken = (int(memory.PROCESS["cpu"]) * execution.processes, 0)
     if model is not None:
-        memory = training_memory(
+        taken = training_memory(
             model, min(_longest(config), model.max_position_embeddings), config.batch_size, execution, device, computer
         )
     return Cost(
         amount=(6.0 * weights + BESIDE[device]) * tokens * _passes(config),
-        speed=HEADWAY * SPEED[device] * (1 if device == "cuda" else computer.cpus),
+        speed=HEADWAY * speed(hardware.of(device, computer)),
         start=START,
         width=execution.processes if device == "cuda" else 1,
         kind=device,
         size=float(weights or 1),
         disk_bytes=arithmetic.BYTES_A_WEIGHT * weights * (execution.keep_checkpoints + 1),
-        memory_bytes=memory[0],
-        gpu_memory_bytes=memory[1],
+        memory_bytes=taken[0],
+        gpu_memory_bytes=taken[1],
         makes={"parameters": weights, "model": found, "tokens": tokens},
     )
 
@@ -91,12 +94,12 @@ def ahead_of_evaluation(
     weights = int(inputs["checkpoint"].get("parameters") or 0)
     return Cost(
         amount=(2.0 * weights + BESIDE[device] / 3) * _tokens(config.reads(), config.split, config.data, before),
-        speed=HEADWAY * SPEED[device] * (1 if device == "cuda" else computer.cpus),
+        speed=HEADWAY * speed(hardware.of(device, computer)),
         start=START,
         kind=device,
         size=float(weights or 1),
         disk_bytes=1 << 20,
-        memory_bytes=PROCESS_BYTES + arithmetic.WEIGHT_BYTES * weights,
+        memory_bytes=int(memory.PROCESS["cpu"]) + arithmetic.WEIGHT_BYTES * weights,
         gpu_memory_bytes=(1 << 30) + arithmetic.WEIGHT_BYTES * weights if device == "cuda" else 0,
     )
 

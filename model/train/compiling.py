@@ -52,6 +52,7 @@ def decide(
     precision: Precision,
     zero: int,
     directions: Directions = WHOLE,
+    recomputes: bool = False,
 ) -> Decision:
     """What the checkpoint records, `wanted`, or what pays.
 
@@ -63,11 +64,12 @@ def decide(
         train: the dataset's rows.
         zero: the ZeRO stage.
         directions: how samples are read.
+        recomputes: whether layers are computed again for the gradient.
 
     Raises:
         UsageError: compiling was asked for where it cannot be, or otherwise than is recorded.
     """
-    if wanted and (obstacle := _obstacle(model, train, zero, directions)):
+    if wanted and (obstacle := _obstacle(model, train, zero, directions, recomputes)):
         raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
     if recorded is not None:
         if wanted is not None and wanted != recorded:
@@ -80,7 +82,7 @@ def decide(
         return Decision(wanted)
     if device.type != "cpu":
         return Decision(False, "not measured on GPUs yet; ask for it with --compile")
-    if _obstacle(model, train, zero, directions):
+    if _obstacle(model, train, zero, directions, recomputes):
         return Decision(False)
     if _compiler() is None:
         return Decision(False, "there is no C++ compiler")
@@ -92,12 +94,14 @@ def decide(
     return Decision(seconds * GAIN[precision] > PAYS * compiling_seconds(model))
 
 
-def _obstacle(model: ModelConfig, train: Shards, zero: int, directions: Directions) -> str:
+def _obstacle(model: ModelConfig, train: Shards, zero: int, directions: Directions, recomputes: bool) -> str:
     """What cannot be compiled; empty where everything can."""
     if not model.compiles:
         return f"models of the family {model.family}"
     if directions.causal_share:
         return "samples that are read from left to right by a model that reads others whole"
+    if recomputes:
+        return "activation checkpointing: a compiled step decides itself what it computes again"
     if zero == 3:
         return "ZeRO stage 3, which gathers weights between the layers"
     if train.info is not None and train.info.packed:

@@ -7,21 +7,16 @@ from typing import Any
 
 from model.families.config import ModelConfig
 from model.families.presets import model_config
-from model.train import arithmetic
+from model.train import arithmetic, memory
 from model.train.config import PretrainConfig
+from model.train.memory import Computing
+from model.train.scale import hardware, network
+from model.train.scale.step import speed, step
 from pipeline.core.cost import Computer, Cost, Costs, Facts, Pace, without_start
 from pipeline.core.execution import Execution
 
 START = {"cpu": 12.0, "cuda": 25.0}  # torch, the process group, the model, the last checkpoint and its hash
-# Operations a second that large models reach, of a core: two of a Xeon with AMX (benchmarks/README.md: 1,150 tokens/s of BERT-base); of a
-# GPU of the A100's kind, a third of its bf16 peak.
-SPEED = {"cpu": 3.5e11, "cuda": 1.0e14}
-# What a token takes beside them (embeddings, norms, the optimizer, loading, starting kernels), as so many operations: it makes small models
-# slower than their matrices are. On the CPU it follows from BERT-tiny's 44,000 and BERT-mini's 18,000 tokens/s there; on a GPU it is a guess.
-BESIDE = {"cpu": 1.2e7, "cuda": 5.0e7}
-PROCESS_BYTES = 1200 << 20  # of a process with torch, beside weights and activations
 FULL = 0.95  # of a row, where the dataset is still to be made
-GPU_BYTES = 80 << 30  # of a GPU that nobody has looked at
 USUAL_VOCABULARY = 30_000
 
 
@@ -49,22 +44,36 @@ def model_of(facts: Facts) -> Any:
 
 
 def training_memory(
-    model: ModelConfig, length: int, rows: int, execution: Execution, device: str, computer: Computer
+    model: ModelConfig, length: int, rows: int, execution: Execution, device: str, computer: Computer, precision: str = "auto"
 ) -> tuple[int, int]:
-    """(bytes of the machine's memory, bytes of each GPU) that training takes with so many rows a step.
+    """(bytes of the machine's memory, bytes of each GPU) that training takes with so many rows a step."""
+    there, ranks = hardware.of(device, computer), execution.processes * execution.nodes
+    bf16 = there.computes_bf16 if precision == "auto" else precision == "bf16"
+    how = Computing(device=there.kind, bf16=bf16, checkpointing=execution.activation_checkpointing)
+    zero, most = execution.zero or 0, -(-rows // ranks)
+    asked = execution.micro_batch if isinstance(execution.micro_batch, int) else None
+    fitting = (
+        max(1, memory.CPU_TOKENS // length)
+        if there.kind == "cpu"
+        else max(1, memory.fitting_rows(there.memory, model, length, ranks=ranks, zero=zero, how=how))
+    )
+    micro = min(most, asked or fitting)
+    found = memory.training_memory(model, length, micro, ranks=ranks, zero=zero, accumulating=micro < most, how=how)
+    if there.kind == "cpu":
+        return int(execution.processes * found.total), 0
+    return int(execution.processes * memory.PROCESS["cuda"]), int(found.total)
 
-    ZeRO shares out two thirds of the state from stage 1 on, and all of it in stage 3.
-    """
-    processes, weights = execution.processes, arithmetic.approximate_parameters(model)
-    shared = {0: 1.0, 1: 0.5, 2: 0.25, 3: 0.0}[execution.zero or 0]
-    state = arithmetic.STATE_BYTES * weights * (shared + (1 - shared) / processes)
-    most = -(-rows // (processes * execution.nodes))
-    if device == "cpu":
-        micro = min(most, execution.micro_batch or max(1, arithmetic.CPU_TOKENS // length))
-        # both in fp32, and what is kept for the backward pass twice as wide
-        return int(processes * (PROCESS_BYTES + state + 2 * micro * arithmetic.activation_bytes(model, length))), 0
-    micro = min(most, execution.micro_batch or arithmetic.fitting_rows(computer.gpu_bytes or GPU_BYTES, model, length))
-    return int(processes * PROCESS_BYTES * 2), int(state + micro * arithmetic.activation_bytes(model, length) + (1 << 30))
+
+def training_speed(model: ModelConfig, mean: float, rows: int, execution: Execution, device: str, computer: Computer) -> float:
+    """Operations a second of each GPU, or of the machine's CPU, with what its ranks wait for each other."""
+    there = hardware.of(device, computer)
+    if there.kind == "cpu":
+        return speed(there)
+    ranks = execution.processes * execution.nodes
+    links = network.links(there, ranks, per_node=execution.processes)
+    tokens = rows / ranks * mean
+    took = step(model, there, links, tokens=tokens, mean=mean, accumulation=1, zero=execution.zero or 0)
+    return tokens * arithmetic.step_work(model, mean, there.kind) / took.seconds
 
 
 def ahead(
@@ -81,29 +90,33 @@ def ahead(
     taught = inputs.get("teacher")
     if taught is not None:  # forward alone
         work += 2.0 * float(taught.get("parameters") or weights)
-    work += BESIDE[device]
-    cuda = device == "cuda"
-    speed, width = SPEED[device] * (1 if cuda else computer.cpus), execution.processes * execution.nodes if cuda else 1
+    work += arithmetic.BESIDE[device]
+    width = execution.processes * execution.nodes if device == "cuda" else 1
+    reached = speed(hardware.of(device, computer))
+    if model is not None:
+        reached = training_speed(model, mean, config.global_batch, execution, device, computer)
     if config.seconds is not None:
-        tokens = max(0.0, config.seconds - START[device]) * speed * width / work
+        tokens = max(0.0, config.seconds - START[device]) * reached * width / work
     else:
         tokens = float(config.tokens or 0) if config.last_step is None else config.batches.before(config.last_step) * mean
     steps = round(tokens / (config.global_batch * mean))
     kept = (
         execution.keep_checkpoints + len(config.milestones) + (steps // config.milestone_every if config.milestone_every else 0)
     )
-    memory = (0, 0) if model is None else training_memory(model, length, config.global_batch, execution, device, computer)
+    taken = (0, 0)
+    if model is not None:
+        taken = training_memory(model, length, config.global_batch, execution, device, computer, config.precision)
     return Cost(
         amount=work * tokens,
-        speed=speed,
+        speed=reached,
         start=START[device],
         seconds=config.seconds,
         width=width,  # on a CPU the processes share the cores
         kind=device,
         size=float(weights or 1),
         disk_bytes=arithmetic.BYTES_A_WEIGHT * weights * (kept + 1),
-        memory_bytes=memory[0],
-        gpu_memory_bytes=memory[1],
+        memory_bytes=taken[0],
+        gpu_memory_bytes=taken[1],
         makes={
             "parameters": weights,
             "model": None if model is None else model.model_dump(mode="json"),
@@ -119,7 +132,7 @@ def _source(inputs: Mapping[str, Facts]) -> Facts:
 
 def afterwards(facts: Facts) -> Pace | None:
     """Operations a second of the training proper; the rest of its time is told as the start."""
-    speed, tokens = facts.get("tokens_per_second"), float(facts["tokens"])
+    measured, tokens = facts.get("tokens_per_second"), float(facts["tokens"])
     kind, weights = str(facts.get("device") or "cpu"), float(facts["parameters"])
     config: Mapping[str, Any] = facts["config"]
     if not tokens:
@@ -132,8 +145,8 @@ def afterwards(facts: Facts) -> Pace | None:
             of_a_piece = arithmetic.approximate_parameters(model.model_copy(update={"vocab_size": 1})) - inside
             model = model.model_copy(update={"vocab_size": max(1, round((weights - inside) / of_a_piece))})
         work = arithmetic.operations_per_token(model, float(facts["tokens"]) / max(1, int(facts["rows"])))
-    work += BESIDE[kind]
-    seconds = tokens / float(speed) if speed else without_start(facts["seconds"], START[kind])
+    work += arithmetic.BESIDE[kind]
+    seconds = tokens / float(measured) if measured else without_start(facts["seconds"], START[kind])
     width = int(facts.get("world_size") or 1) if kind == "cuda" else 1
     return Pace(amount=work * tokens, seconds=seconds, width=width, kind=kind, size=weights)
 

@@ -28,6 +28,7 @@ from pipeline.core.pulse import Phase, Pulse
 
 SETTLE_SECONDS = 0.1  # for threads to let go of the last message
 TIMEOUT = datetime.timedelta(minutes=10)  # a rank that is silent for longer is taken for dead, and all end
+SAVING_TIMEOUT = datetime.timedelta(hours=2)  # between the first part of a checkpoint that is written and the last
 ALIVE_SECONDS = 60.0  # how often the first rank says that it is still busy while the others wait for it
 
 
@@ -40,6 +41,7 @@ class World:
         size: how many there are.
         device: what this process computes on.
         control: the gloo group of control messages; None: the default group is one.
+        saving: the gloo group of the threads that save; None where there is one rank.
         pulse: tells whoever started this process what it does.
     """
 
@@ -47,6 +49,7 @@ class World:
     size: int
     device: torch.device
     control: Any = None
+    saving: Any = None
     pulse: Pulse = field(default_factory=Pulse)
 
     @property
@@ -70,6 +73,13 @@ class World:
             return list(tensor.tolist())
 
         return sums
+
+    def least(self, value: int) -> int:
+        """The least of the ranks' values."""
+        tensor = torch.tensor(value, dtype=torch.int64)
+        if self.size > 1:
+            distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN, group=self.control)
+        return int(tensor)
 
     def total_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of a CPU tensor over all ranks."""
@@ -135,7 +145,8 @@ def join(execution: Execution) -> World:
     if distributed.get_world_size() != size:
         raise UsageError(f"WORLD_SIZE ({size}) is not that of the running process group ({distributed.get_world_size()})")
     control = distributed.new_group(backend="gloo", timeout=TIMEOUT) if size > 1 and device.type == "cuda" else None
-    return World(rank, size, device, control, Pulse.ours())
+    saving = distributed.new_group(backend="gloo", timeout=SAVING_TIMEOUT) if size > 1 else None
+    return World(rank, size, device, control, saving, Pulse.ours())
 
 
 def _leave() -> None:

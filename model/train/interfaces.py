@@ -260,7 +260,7 @@ class Training:
     """All that the loop needs.
 
     Attributes:
-        path: the local directory that metrics.jsonl, skipped.jsonl and checkpoints/ are written in: the artifact's, or one
+        path: where metrics.jsonl, skipped.jsonl and checkpoints/ are written, a directory or an object store: the artifact's, or one
             below its scratch for a training whose result is not kept.
         config: the resolved config of the stage, as a checkpoint records it.
         engine: what runs it.

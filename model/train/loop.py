@@ -28,6 +28,7 @@ from model.train.interfaces import Interrupted, Milestones, Training
 from model.train.metrics import METRICS, SKIPPED, Lines, Window
 from model.train.pace import Moment
 from model.train.rollback import Passing, RollBack, go_back, sound
+from model.train.saving import Saver
 from model.train.steps import Agreed, Asks, Prepared, agree, prepare
 from model.train.waits import Waits
 from model.train.watchdog import Watchdog
@@ -51,16 +52,14 @@ class Finished:
     """A training that came to its end.
 
     Attributes:
-        weights: whole, on the CPU; empty on all ranks but the first.
         progress: steps, tokens, skipped steps, the first loss, the best measurement.
         last: the last log line.
         checkpoint: the path of the last checkpoint, relative to `Training.path`.
         best: likewise, of the step that measured best, where that is kept.
         milestones: step -> path of the checkpoint that is kept for good.
-        session: speed and shares of the time, see `Clock.session`.
+        session: speed and shares of the time, see `Clock.session`, and `Saver.figures`.
     """
 
-    weights: Mapping[str, Tensor]
     progress: state.Progress
     last: Mapping[str, Any]
     checkpoint: str
@@ -78,7 +77,11 @@ def train(
         Stopped: SIGTERM or SIGINT came to any rank; a checkpoint is saved.
         ClozeError: the disk is full, or too many steps in a row had no finite gradient.
     """
-    return _Loop(training, build, world, stop, resumed, report).run()
+    loop = _Loop(training, build, world, stop, resumed, report)
+    try:
+        return loop.run()
+    finally:
+        loop.saver.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class _Loop:
     ) -> None:
         self.training, self.world, self.stop, self.report = training, world, stop, report
         self.recipe, self.execution = training.recipe, build.execution
-        self.record = state.Run(
+        record = state.Run(
             fingerprint=build.fingerprint,
             build=build.build_id,
             config=training.config,
@@ -129,11 +132,17 @@ class _Loop:
         self.grace = Grace(report, training.trained.model, world)
         self._unread: list[_Unread] = []
         self._saved: int | None = None  # the step of the newest checkpoint
+        self.saver = Saver(
+            training.path,
+            world,
+            saved=training.saved,
+            run=record,
+            keep=self.execution.keep_checkpoints,
+            sync=self._sync,
+        )
         self._save_from = time.monotonic() + 60.0 * self.execution.checkpoint_minutes
         self._reported = 0.0
         self._last: int | None = self.recipe.pace.steps  # the number of the last step, from 1, as soon as it is known
-        if resumed is not None:
-            training.trained.model.load_state_dict(resumed.weights)
         self.engine = create(
             training.engine,
             training.trained,
@@ -147,6 +156,7 @@ class _Loop:
     def _resume(self, resumed: state.Resumed | None) -> None:
         progress, notes = self.progress, list(self.training.notes)
         if resumed is not None:
+            self.engine.load_weights(resumed.weights)
             self.engine.load_optimizer_state(resumed.optimizer, progress.updates)
             if resumed.own:
                 self.window.restore(progress.window, self.world)
@@ -207,23 +217,29 @@ class _Loop:
         if self._last is not None and progress.step < self._last:
             self._note(f"stopped early after step {progress.step} of {self._last}: the best is {progress.best}")
         self._save()
+        self._settle()
         if self.world.first:
             state.tidy(training.path, self._kept())
         best = int(progress.best["step"]) if training.keep_best and progress.best else None
         return Finished(
-            weights=self.engine.weights(),
             progress=progress,
             last=self.metrics.last() if self.world.first else {},
             checkpoint=f"{checkpoints.STEPS}/{checkpoints.step_name(progress.step)}",
             best=None if best is None else f"{checkpoints.STEPS}/{checkpoints.step_name(best)}",
             milestones=state.kept(training.path, training.milestones),
-            session=self.clock.session(),
+            session={**self.clock.session(), **self.saver.figures()},
         )
 
     def _steps(self) -> None:
         """Step by step to the last one, or until patience ends."""
         progress, pace = self.progress, self.recipe.pace
-        asks = Asks(stop=lambda: self.stop.asked, save=self._save_due, tell=pace.tell, over=self._over, own=self.waits.tell)
+        asks = Asks(
+            stop=lambda: self.stop.asked or self.saver.failed,
+            save=self._save_due,
+            tell=pace.tell,
+            over=self._over,
+            own=self.waits.tell,
+        )
         with Prefetch(prepare(self.training, self.source, self.world, progress.step)) as prepared:
             self.clock.begin()
             self.watchdog.begin(progress.step + 1)
@@ -245,6 +261,7 @@ class _Loop:
                         self._finish_line({**line, **self.clock.line(), **self.waits.line()}, moment)
                 if self._keeps(progress.step) or self._improved():
                     self._save()
+                self._tell_saved()
                 self.watchdog.begin(progress.step + 1)
                 self.grace.stepped(self.watchdog.usual)
 
@@ -347,6 +364,7 @@ class _Loop:
 
     def _go_back(self, found: RollBack) -> None:
         """Go on from the last good checkpoint, past the rows of the steps since then."""
+        self._settle()
         before, bad = go_back(found, self.training, self.progress, self.world, self.skips)
         self.engine.load_weights(before.weights)
         self.engine.load_optimizer_state(before.optimizer, before.progress.updates)
@@ -398,46 +416,46 @@ class _Loop:
 
     def _save_due(self) -> bool:
         """Whether the clock says that a checkpoint is due, where no number of steps does. Asking sets it anew."""
-        if self.execution.checkpoint_every or time.monotonic() < self._save_from:
+        if self.execution.checkpoint_every is not None or time.monotonic() < self._save_from:
             return False
         self._save_from = time.monotonic() + 60.0 * self.execution.checkpoint_minutes
         return True
 
     def _save(self) -> None:
-        """Write this step's checkpoint, unless it is there. Every rank calls it."""
+        """Begin to write this step's checkpoint, unless it is there. Every rank calls it."""
         self._read(keep=0)
         if self._saved == self.progress.step:
             return
         if not sound(self.training.trained.model, self.world):
             raise RollBack(self.progress.step, max(1, self.progress.skipped_in_a_row))
-        began = time.monotonic()
         with self.clock.aside("saving"):
             self.progress.window = self.window.state(self.world)
             self.progress.samples = self.source.samples(self.progress.step)
-            weights, optimizer = self.engine.weights(), self.engine.optimizer_state()
-            self.metrics.sync()
-            self.world.first_decides(lambda: self._write(weights, optimizer))
-        self.grace.saved(time.monotonic() - began)
+            self.saver.begin(self.progress, self._kept(), self.engine)
         self._saved = self.progress.step
-        if self.world.first and self._saved in self.training.milestones:
-            name = checkpoints.step_name(self._saved)
-            self.report.checkpoint(self._saved, storage.join(self.training.path, checkpoints.STEPS, name))
 
-    def _write(self, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> int:
-        state.save(
-            self.training.path,
-            progress=self.progress,
-            run=self.record,
-            saved=self.training.saved,
-            weights=weights,
-            optimizer=optimizer,
-            keep=self.execution.keep_checkpoints,
-            milestones=self._kept(),
-        )
-        return 0
+    def _sync(self) -> None:
+        """Have the lines so far on disk, in the thread that saves."""
+        for file in (self.metrics, self.skips, self.recipe.pace):
+            file.sync()
+
+    def _settle(self) -> None:
+        """Wait until the last checkpoint is complete."""
+        with self.clock.aside("saving"):
+            self.saver.wait()
+        self._tell_saved()
+
+    def _tell_saved(self) -> None:
+        """Report the checkpoints that are complete by now and stay."""
+        for step, seconds in self.saver.landed():
+            self.grace.saved(2 * seconds)  # a stop may come while another one is being written
+            if self.world.first and step in self.training.milestones:
+                path = storage.join(self.training.path, checkpoints.STEPS, checkpoints.step_name(step))
+                self.report.checkpoint(step, path)
 
     def _stop(self) -> None:
         self._save()
+        self._settle()
         saved = storage.join(self.training.path, checkpoints.STEPS, checkpoints.step_name(self.progress.step))
         raise Stopped(
             f"training was stopped after step {self.progress.step}{'' if self._last is None else f' of {self._last}'}; {saved} is saved:"

@@ -25,43 +25,72 @@ METRICS, SKIPPED = "metrics.jsonl", "skipped.jsonl"
 
 
 class Lines:
-    """A file of JSON lines, each with the `step` it tells of. Only the first rank writes."""
+    """A file of JSON lines, each with the `step` it tells of. Only the first rank writes.
+
+    An object store appends to nothing: there the lines are kept here, and put as a whole with each checkpoint.
+    """
 
     def __init__(self, path: str, world: World) -> None:
-        self.path, self._writes = Path(path), world.first
+        self.path, self._writes, self._local = path, world.first, storage.is_local(path)
+        self._file = Path(storage.filesystem(path)[1])
+        self._kept: list[str] | None = None  # what the store's object is to hold, once it was read
+        self._put = 0  # how many of these it holds
 
     def cut(self, step: int) -> int:
         """Drop every line after `step`, and damaged ones. Returns how many went."""
-        if not self._writes or not self.path.exists():
+        if not self._writes:
             return 0
-        before = self.path.read_text(encoding="utf-8", errors="replace")
+        before = self._text()
         lines = before.splitlines()
         kept = [line for line in lines if _step(line) <= step]
         after = "".join(f"{line}\n" for line in kept)  # the last one may lack its end
         if after != before:
-            storage.write_bytes(str(self.path), after.encode())
+            storage.write_bytes(self.path, after.encode())
+        if not self._local:
+            self._kept, self._put = after.splitlines(keepends=True), len(kept)
         return len(lines) - len(kept)
 
     def add(self, line: Mapping[str, Any]) -> None:
-        if self._writes:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(line) + "\n")
+        if not self._writes:
+            return
+        text = json.dumps(line) + "\n"
+        if not self._local:
+            if self._kept is None:
+                self._kept = self._text().splitlines(keepends=True)
+            self._kept.append(text)
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a", encoding="utf-8") as stream:
+            stream.write(text)
 
     def read(self) -> list[dict[str, Any]]:
         """All lines but damaged ones."""
-        lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines() if self.path.exists() else []
-        return [json.loads(line) for line in lines if _step(line) < float("inf")]
+        return [json.loads(line) for line in self._text().splitlines() if _step(line) < float("inf")]
 
     def last(self) -> dict[str, Any]:
         """The newest line; empty where there is none."""
         return next(iter(self.read()[-1:]), {})
 
     def sync(self) -> None:
-        """Have the lines on disk before a checkpoint says that they were written."""
-        if self._writes and self.path.exists():
-            with self.path.open("ab") as stream:
-                os.fsync(stream.fileno())
+        """Have the lines on disk, or in the store, before a checkpoint says that they were written. Any thread may call it."""
+        if not self._writes:
+            return
+        if self._local:
+            if self._file.exists():
+                with self._file.open("ab") as stream:
+                    os.fsync(stream.fileno())
+        elif self._kept is not None and len(self._kept) > self._put:
+            lines = list(self._kept)
+            storage.write_bytes(self.path, "".join(lines).encode())
+            self._put = len(lines)
+
+    def _text(self) -> str:
+        if self._kept is not None:
+            return "".join(self._kept)
+        if not storage.exists(self.path):
+            return ""
+        with storage.open_input(self.path) as stream:
+            return stream.read().decode("utf-8", "replace")
 
 
 def _step(line: str) -> float:

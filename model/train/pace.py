@@ -12,13 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import psutil
 
 from model.train.distributed import World
 from model.train.metrics import Lines
+from pipeline.core import storage
 
 WHOLE = 1_000_000_000  # a budget is counted in billionths: ranks add up whole numbers
 PACE = "pace.jsonl"
@@ -84,6 +84,10 @@ class Pace(Protocol):
         """Whether a training that has `step` steps and so many tokens behind it, over all phases, has ended. The first rank asks."""
         ...
 
+    def sync(self) -> None:
+        """Have what was told on disk before a checkpoint says that it was. Any thread may call it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPace:
@@ -112,6 +116,9 @@ class StepPace:
     def over(self, step: int, tokens: int) -> bool:
         return step >= self.steps
 
+    def sync(self) -> None:
+        """Nothing is told."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPace:
@@ -139,6 +146,9 @@ class TokenPace:
 
     def over(self, step: int, tokens: int) -> bool:
         return tokens - self.first >= self.tokens
+
+    def sync(self) -> None:
+        """Nothing is told."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,7 +182,7 @@ class TimePace:
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def __post_init__(self) -> None:
-        self._lines = Lines(str(Path(self.path) / PACE), self.world)
+        self._lines = Lines(storage.join(self.path, PACE), self.world)
         self._told = [(int(line["begins"]), int(line["ends"])) for line in self._lines.read()]
         self._replayed = len(self._told)
 
@@ -203,6 +213,9 @@ class TimePace:
     def over(self, step: int, tokens: int) -> bool:
         number = step - self.begun
         return 0 < number <= len(self._told) and _is_last(self._told[number - 1])
+
+    def sync(self) -> None:
+        self._lines.sync()
 
 
 def _is_last(told: Told) -> bool:

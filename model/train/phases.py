@@ -26,6 +26,7 @@ from model.train.vocabulary import check_vocabulary
 from pipeline import tokenizer
 from pipeline.core import artifact, checkpoints, storage
 from pipeline.core.errors import UsageError
+from pipeline.core.stage import Build
 from pipeline.dataset.schema import DatasetInfo
 
 
@@ -42,8 +43,10 @@ def check_inputs(inputs: Mapping[str, str]) -> None:
         )
 
 
-def trunk(path: str, world: World) -> state.Resumed:
+def trunk(path: str, world: World, build: Build) -> state.Resumed:
     """The training to go on from, read from an artifact of pretrain or one of its checkpoints. Every rank calls it.
+
+    It is held as long as `build` goes on.
 
     Raises:
         UsageError: `path` is neither, or a training that goes on.
@@ -53,13 +56,13 @@ def trunk(path: str, world: World) -> state.Resumed:
         raise UsageError(
             f"continue ({path}) is not finished; wait for it, or name one of its checkpoints ({checkpoints.STEPS}/step-…)"
         )
-    with checkpoint.held(path) as directory:
-        if not storage.exists(storage.join(directory, checkpoint.TRAINING)):
-            raise UsageError(
-                f"continue ({path}) holds weights without a training's state; begin a new training from them with checkpoint"
-            )
-        world.first_decides(lambda: _verified(directory))
-        return state.read(directory).as_phase()
+    directory = build.cleanup.enter_context(checkpoint.held(path))  # its tensors are read later
+    if not storage.exists(storage.join(directory, checkpoint.TRAINING)):
+        raise UsageError(
+            f"continue ({path}) holds weights without a training's state; begin a new training from them with checkpoint"
+        )
+    world.first_decides(lambda: _verified(directory))
+    return state.read(directory).as_phase()
 
 
 def _verified(directory: str) -> int:

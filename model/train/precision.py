@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Literal
 
 import torch
 
+from model.train.scale import hardware
 from pipeline.core.errors import UsageError
 
 Precision = Literal["fp32", "bf16"]
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}  # of matrix products
-CPU_FLAGS = ("amx_bf16", "avx512_bf16")  # what the kernel calls the instructions that multiply bf16
 AMPERE = (8, 0)  # the first CUDA capability that does
 
 
@@ -20,12 +19,7 @@ def native_bf16(device: torch.device) -> bool:
     """Whether `device` multiplies bf16 in hardware; elsewhere it is emulated, and slower than fp32."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= AMPERE
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
-    return any(flag in flags for flag in CPU_FLAGS)
+    return hardware.native_bf16()
 
 
 def resolve(wanted: Literal["auto", "fp32", "bf16"], device: torch.device) -> Precision:

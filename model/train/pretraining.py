@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from model.train.config import PretrainConfig
 from model.train.distributed import StopRequest, World, join
 from model.train.heldout import unigram_baselines
 from model.train.loop import Finished, train
 from model.train.setup import Setup, prepare
+from pipeline.core.processes import peak_memory
 from pipeline.core.stage import Build, Outcome
 
 UNIGRAM_ROWS = 20_000  # training rows that the context-free baseline is counted from
@@ -34,7 +37,17 @@ def run(config: PretrainConfig, build: Build) -> Outcome:
             build.report.progress(0, None, "steps", {"step": "reading the dataset, building the model"})
         setup = prepare(config, build, world)
         finished = train(setup.training, build, world, stop, setup.resumed, build.report)
+        taken = memory_taken(world, build.execution.nodes)
+        if world.first:
+            build.report.progress(finished.progress.step, finished.progress.step, "steps", taken)
         return _outcome(setup, finished, build, world) if world.first else Outcome()
+
+
+def memory_taken(world: World, nodes: int) -> dict[str, int]:
+    """What the ranks took at their peaks, as `pipeline.core.cost.Cost` has it: those of a machine together, and of one GPU. All call it."""
+    whole = world.total([peak_memory()])[0]
+    gpu = torch.cuda.max_memory_reserved(world.device) if world.device.type == "cuda" else 0
+    return {"memory_bytes": int(whole) // nodes, "gpu_memory_bytes": -world.least(-gpu)}
 
 
 def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Outcome:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -103,7 +102,7 @@ def _choose(path: str, last: int) -> int:
     for directory in reversed(checkpoints.complete_steps(path)):
         if checkpoints.step_of(directory) <= last and _good(directory):
             for other in later:
-                _remove(Path(other))
+                checkpoint.clear(other)  # its step comes again; even from a reader
             return checkpoints.step_of(directory)
         later.append(directory)
     return -1
@@ -129,12 +128,6 @@ def sound(model: nn.Module, world: World) -> bool:
 def finite(tensors: Mapping[str, Tensor]) -> bool:
     """Whether there is no NaN and no infinity in them."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
-
-
-def _remove(directory: Path) -> None:
-    """Take away a checkpoint whose step comes again; even from a reader."""
-    if directory.is_dir() and not checkpoints.remove(str(directory)):
-        directory.rename(directory.with_name(f"{checkpoints.REMOVED}{directory.name}"))
 
 
 def _record(skips: Lines, training: Training, progress: state.Progress, chosen: int, found: RollBack) -> None:

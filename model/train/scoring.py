@@ -72,6 +72,10 @@ class Scoring(Trained):
         """As `Trained.loss`; compiled while training."""
         return (self._compiled if self.training else self._loss)(batch, counts)
 
+    def uncompiled(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
+        """As `loss`, in whatever shape the batch comes."""
+        return self._loss(batch, counts)
+
     def _loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
         sums, _ = self._sums(batch)
         loss = total_loss(sums, {item.name: counts[number] for number, item in enumerate(sums)}, self.weights)

@@ -12,8 +12,9 @@ from model.data.layouts import layout_for
 from model.data.shards import Shards, verify
 from model.data.training import training_order, training_shards
 from model.families.config import ModelConfig
+from model.layers.encoder import recompute_layers
 from model.objectives import choose, trained_heads
-from model.train import engines, phases, sizing, state
+from model.train import engines, phases, sizing, state, trial
 from model.train.alarms import Alarms, too_steep
 from model.train.compiling import Work, compiling_seconds, decide
 from model.train.config import PretrainConfig
@@ -30,7 +31,7 @@ from model.train.source import DatasetSource
 from model.train.start import Beginning, begin, build_network
 from model.train.teacher import load_teacher
 from pipeline.core import fingerprints, random_keys, storage
-from pipeline.core.errors import DataError, UsageError
+from pipeline.core.errors import DataError
 from pipeline.core.shards import HELDOUT, TRAIN
 from pipeline.core.stage import Build
 from pipeline.dataset.schema import DatasetInfo
@@ -72,15 +73,13 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         UsageError: the model cannot read the dataset, or the machine cannot run it like this.
     """
     phases.check_inputs(build.inputs)
-    if not storage.is_local(build.path):
-        raise UsageError(f"{build.path} is not on a local disk, where checkpoints must be renamed; train on one and copy")
     data = open_dataset(build.inputs["dataset"], config.dynamic, world)
     info, train = data.info, data.train
     notes: list[str] = []
     resumed = state.resume(build.path, build.fingerprint, world, notes)
     source_print, phase = fingerprints.input_fingerprint(build.inputs["dataset"]), build.inputs.get("continue")
     if resumed is None and phase is not None:
-        resumed = phases.trunk(phase, world)
+        resumed = phases.trunk(phase, world, build)
     begun = _begun(resumed, source_print)
     phases.check_schedule(config, begun)
     path = build.inputs.get("teacher")
@@ -95,19 +94,16 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     config = config.model_copy(update={"model": model})
     names = choose(model, info, config.objectives, teacher.model if teacher else None)
     directions = directions_of(names, config.causal_share, config.initial_batch or config.global_batch)
+    asked, auto = build.execution.micro_batch, build.execution.micro_batch == trial.AUTO
     plan = sizing.plan(
         config.global_batch,
-        build.execution.micro_batch,
+        asked if isinstance(asked, int) else None,
         model,
         info.length,
         world,
         teacher.model if teacher else None,
         directions.causal_share,
     )
-    if config.initial_batch:  # the levels are whole micro-batches, so that a batch that grows has few shapes
-        plan = sizing.plan(
-            config.global_batch, min(plan.micro_batch, -(-config.initial_batch // world.size)), model, info.length, world
-        )
     if steep := too_steep(config.peak_learning_rate, config.suited_learning_rate, config.optimizer):
         notes.append(steep)
     own = resumed if resumed is not None and resumed.own else None
@@ -116,6 +112,8 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     network, lacking = build_network(beginning)
     if lacking:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(lacking)}")
+    if build.execution.activation_checkpointing:
+        recompute_layers(network)
     parameters = sum(parameter.numel() for parameter in network.parameters())  # now: an engine may cut them
     engine = engines.choose(
         build.execution.engine,
@@ -137,6 +135,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         precision,
         engine.zero,
         directions,
+        build.execution.activation_checkpointing,
     )
     if choice.reason:
         notes.append(f"not compiled: {choice.reason}")
@@ -149,6 +148,19 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     if resumed is not None:
         phases.check_optimizer(resumed, network, config.optimizer)
     networks = [network, *([teacher.network] if teacher else [])]
+    layout = layout_for(networks, world.device, DTYPES[precision], compiled=compiled, packed_rows=info.packed)
+    if auto:
+        tried = trial.Trial(
+            scoring=scoring, model=model, train=train, info=info, layout=layout, directions=directions, zero=engine.zero,
+            checkpointing=build.execution.activation_checkpointing,
+        )  # fmt: skip
+        found = trial.micro_batch(tried, plan.micro_batch * plan.accumulation, world, build.path)
+        plan = sizing.plan(config.global_batch, found, model, info.length, world)
+        notes.append(f"micro-batch {plan.micro_batch}: {found} rows of {info.length} tokens fit at once")
+    if config.initial_batch:  # the levels are whole micro-batches, so that a batch that grows has few shapes
+        plan = sizing.plan(
+            config.global_batch, min(plan.micro_batch, -(-config.initial_batch // world.size)), model, info.length, world
+        )
     source = DatasetSource(
         shards=train,
         info=info,
@@ -157,7 +169,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         micro_batch=plan.micro_batch,
         thinning=thinning_of(config, info, begun),
         fixed_predictions=train.most_predictions() if compiled else None,
-        layout=layout_for(networks, world.device, DTYPES[precision], compiled=compiled, packed_rows=info.packed),
+        layout=layout,
         directions=directions,
         begun=begun,
     )

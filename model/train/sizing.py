@@ -9,12 +9,9 @@ import torch
 
 from model.data.sampler import share
 from model.families.config import ModelConfig
-from model.train.arithmetic import (
-    BYTES_A_WEIGHT,
-    CPU_TOKENS,
-    fitting_rows,
-)
+from model.train.arithmetic import BYTES_A_WEIGHT
 from model.train.distributed import World
+from model.train.memory import CPU_TOKENS, fitting_rows
 from pipeline.core import storage
 from pipeline.core.errors import ClozeError, UsageError
 
@@ -73,7 +70,7 @@ def fitting(
     if device.type == "cpu":
         return max(1, CPU_TOKENS // length)
     free, _ = torch.cuda.mem_get_info(device)
-    return fitting_rows(free, model, length, beside, causal_share)
+    return max(1, fitting_rows(free, model, length, beside, causal_share))
 
 
 def device_memory(device: torch.device) -> int | None:
@@ -82,7 +79,7 @@ def device_memory(device: torch.device) -> int | None:
 
 
 def check_disk(path: str, parameters: int, keep: int) -> int:
-    """Refuse to begin what the disk cannot hold: `keep` checkpoints and the one being written.
+    """Refuse to begin what the disk cannot hold: `keep` checkpoints and the one being written. An object store holds anything.
 
     Returns:
         The bytes they take.
@@ -92,7 +89,7 @@ def check_disk(path: str, parameters: int, keep: int) -> int:
     """
     storage.make_dirs(path)
     needed = parameters * BYTES_A_WEIGHT * (keep + 1)
-    free = shutil.disk_usage(storage.filesystem(path)[1]).free
+    free = shutil.disk_usage(storage.filesystem(path)[1]).free if storage.is_local(path) else needed
     if free < needed:
         raise ClozeError(
             f"{path} has {free / 1e9:.1f} GB free, {keep + 1} checkpoints take {needed / 1e9:.1f} GB;"

@@ -81,18 +81,19 @@ def build_network(beginning: Beginning) -> tuple[PretrainingModel, list[str]]:
         network.load_state_dict(beginning.taken, strict=False)
         return network, []
     own = network.state_dict()
-    given = {name: tensor for name, tensor in beginning.state.items() if name in own}
-    lacking = sorted(own.keys() - given.keys())
     for name, tensor in own.items():
-        if name in given and given[name].shape != tensor.shape:
+        if name not in beginning.state:
+            if name.startswith("encoder."):
+                raise UsageError(f"the checkpoint lacks {name}; use a checkpoint of a {beginning.model.family} model")
+            continue
+        given = beginning.state[name]  # one after another: they may be on a disk
+        if given.shape != tensor.shape:
             raise UsageError(
-                f"{name} of the checkpoint has the shape {tuple(given[name].shape)}, the model's is {tuple(tensor.shape)};"
+                f"{name} of the checkpoint has the shape {tuple(given.shape)}, the model's is {tuple(tensor.shape)};"
                 " leave model out to take the checkpoint's"
             )
-        if name in lacking and name.startswith("encoder."):
-            raise UsageError(f"the checkpoint lacks {name}; use a checkpoint of a {beginning.model.family} model")
-    network.load_state_dict(given, strict=False)
-    return network, lacking
+        tensor.copy_(given)
+    return network, sorted(own.keys() - beginning.state.keys())
 
 
 def check_same_shape(wanted: ModelConfig, loaded: Loaded, path: str) -> None:

@@ -3,37 +3,34 @@
     checkpoints/step-00000200/   a checkpoint as `model.checkpoint` describes it, with in addition
         training/state.json             step, counters, figures of the unfinished log window; and, under `run`, how training was
                                         begun: fingerprint, config, precision, engine, package versions, after which step
-        training/optimizer.safetensors  <parameter>/<state> -> tensor, whole: no trace of ranks or ZeRO stages
+        training/optimizer.safetensors  <parameter>/<state> -> tensor. Of n ranks, optimizer-00001-of-0000n.safetensors and so on: each
+                                        holds what was its writer's, whole tensors or pieces (`model.tensors`)
 
-The order of the data is a function of the step, and dropout's random state is set anew from (seed, step, first sample) at every
-micro-batch: so neither is saved. Files are written beside, synced, and renamed; older checkpoints go only after that, but for
-milestones and those that somebody reads (`pipeline.core.checkpoints`).
+Any number of ranks, any engine and any ZeRO stage reads what any other wrote. The order of the data is a function of the step, and
+dropout's random state is set anew from (seed, step, first sample) at every micro-batch: so neither is saved. `model.train.saving`
+writes it; nothing of it counts before `checkpoint.json` is there. Older checkpoints go only after that, but for milestones and those that
+somebody reads (`pipeline.core.checkpoints`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from model import checkpoint
+from model.tensors import Tensors
 from model.train.distributed import World
-from model.train.interfaces import Milestones, Position, Saved
+from model.train.interfaces import Milestones, Position
 from pipeline.core import checkpoints, storage
-from pipeline.core.errors import ClozeError, DataError
+from pipeline.core.errors import DataError
 
-FORMAT = 3
+FORMATS = (3, 4)  # that are read: the third had all tensors in one file, as one rank still writes them
+FORMAT = FORMATS[-1]
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
-_SAVING = "_saving-"  # a leading underscore: no part of the artifact
-_DAMAGED = "_damaged-"
 
 log = logging.getLogger(__name__)
 
@@ -103,14 +100,15 @@ class Resumed:
     """A checkpoint that was read back.
 
     Attributes:
+        weights: by name, read anew whenever one is asked for, as are those of `optimizer`.
         own: of this very training; else of one that it goes on from as a new phase.
     """
 
     path: str
     progress: Progress
     run: Run
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
+    weights: Tensors
+    optimizer: Tensors
     own: bool = True
 
     def as_phase(self) -> Resumed:
@@ -119,56 +117,10 @@ class Resumed:
         return replace(self, progress=progress, own=False)
 
 
-def save(
-    path: str,
-    *,
-    progress: Progress,
-    run: Run,
-    saved: Saved,
-    weights: Mapping[str, Tensor],
-    optimizer: Mapping[str, Tensor],
-    keep: int,
-    milestones: Milestones,
-) -> str:
-    """Write the checkpoint of this step below `path`, then prune to the newest `keep` and the milestones.
-
-    Returns:
-        The checkpoint's path relative to `path`.
-
-    Raises:
-        ClozeError: the disk is full or broken. What was there before is untouched.
-    """
-    name = checkpoints.step_name(progress.step)
-    steps = Path(storage.filesystem(path)[1]) / checkpoints.STEPS
-    partial, final = steps / f"{_SAVING}{name}", steps / name
-    content = {"format": FORMAT, "run": asdict(run), **asdict(progress)}
-    try:
-        training = partial / checkpoint.TRAINING
-        checkpoint.save_weights(
-            str(partial),
-            model=saved.model,
-            state=weights,
-            tokenizer=saved.tokenizer,
-            heads=saved.heads,
-            task=saved.task,
-            dataset=saved.dataset,
-            step=progress.step,
-        )
-        checkpoint.write_tensors(str(training / OPTIMIZER), optimizer)
-        storage.write_bytes(str(training / STATE), (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
-        checkpoint.complete(str(partial))
-        for directory in (*(below for below in partial.rglob("*") if below.is_dir()), partial):
-            _sync(directory)
-        partial.rename(final)
-        _sync(steps)
-    except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise ClozeError(
-            f"the checkpoint {final} could not be written ({error.strerror or error}); older ones are intact:"
-            " free some space and run again"
-        ) from error
-    prune(path, keep, milestones)
-    return f"{checkpoints.STEPS}/{name}"
+def content(progress: Progress, run: Run) -> bytes:
+    """What `state.json` says."""
+    said = {"format": FORMAT, "run": asdict(run), **asdict(progress)}
+    return (json.dumps(said, indent=1, sort_keys=True) + "\n").encode()
 
 
 def prune(path: str, keep: int, milestones: Milestones) -> None:
@@ -177,17 +129,12 @@ def prune(path: str, keep: int, milestones: Milestones) -> None:
         if checkpoints.step_of(directory) not in milestones:
             checkpoints.remove(directory)
     checkpoints.sweep(path)
-    steps = Path(storage.filesystem(path)[1]) / checkpoints.STEPS
-    for leftover in steps.glob(f"{_SAVING}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def tidy(path: str, milestones: Milestones) -> None:
     """Leave what a finished artifact keeps: the newest checkpoint and the milestones; and those that are being read just now."""
     prune(path, 1, milestones)
-    steps = Path(storage.filesystem(path)[1]) / checkpoints.STEPS
-    for damaged in steps.glob(f"{_DAMAGED}*"):
-        shutil.rmtree(damaged, ignore_errors=True)
+    checkpoints.drop_set_aside(path)
 
 
 def kept(path: str, milestones: Milestones) -> dict[str, str]:
@@ -197,7 +144,7 @@ def kept(path: str, milestones: Milestones) -> dict[str, str]:
 
 
 def newest(path: str, fingerprint: str, notes: list[str]) -> str | None:
-    """The newest checkpoint of this run that is whole, or None where none was ever finished.
+    """The newest checkpoint of this run that is whole, or None where none was ever finished. What a kill left of others goes.
 
     Args:
         notes: one sentence is added for each checkpoint that is damaged and passed over.
@@ -205,11 +152,10 @@ def newest(path: str, fingerprint: str, notes: list[str]) -> str | None:
     Raises:
         DataError: there are checkpoints, but none can be used, or they belong to another run.
     """
-    steps = Path(storage.filesystem(path)[1]) / checkpoints.STEPS
-    candidates = sorted((found for found in steps.glob("step-*") if found.is_dir()), reverse=True) if steps.is_dir() else []
+    candidates = checkpoints.complete_steps(path)[::-1]
     for directory in candidates:
         try:
-            checkpoint.verify(str(directory))
+            checkpoint.verify(directory)
             found = _read_state(directory)
         except DataError as error:
             notes.append(f"DAMAGED CHECKPOINT PASSED OVER: {error}")
@@ -221,15 +167,16 @@ def newest(path: str, fingerprint: str, notes: list[str]) -> str | None:
                 f"{directory} belongs to a run with other settings or data (fingerprint {theirs[:12]}, wanted"
                 f" {fingerprint[:12]}); use another directory"
             )
-        for damaged in candidates[: candidates.index(directory)]:  # out of the way of the step's next checkpoint
-            shutil.rmtree(damaged.with_name(f"{_DAMAGED}{damaged.name}"), ignore_errors=True)
-            damaged.rename(damaged.with_name(f"{_DAMAGED}{damaged.name}"))
-        return str(directory)
+        for damaged in candidates[: candidates.index(directory)]:
+            checkpoints.set_aside(damaged)
+        checkpoints.sweep(path)
+        return directory
     if candidates:
         raise DataError(
-            f"{steps} has {len(candidates)} checkpoints, none of which can be used ({candidates[0].name} is the newest);"
-            " restore one, or remove the directory to start again from step 0"
+            f"{storage.join(path, checkpoints.STEPS)} has {len(candidates)} checkpoints, none of which can be used"
+            f" ({candidates[0].rpartition('/')[2]} is the newest); restore one, or remove the directory to start again from step 0"
         )
+    checkpoints.sweep(path)
     return None
 
 
@@ -249,44 +196,32 @@ def resume(path: str, fingerprint: str, world: World, notes: list[str]) -> Resum
 
 
 def read(directory: str) -> Resumed:
-    """The checkpoint at `directory`, which somebody has verified.
+    """The checkpoint at `directory`, which somebody has verified; its tensors are read when they are asked for.
 
     Raises:
         DataError: it has no training state, or one of another format.
     """
-    content = _read_state(Path(directory))
+    content = _read_state(directory)
     values = {name: content[name] for name in Progress.__dataclass_fields__}
-    training = storage.join(directory, checkpoint.TRAINING)
     begun = Position(**content["run"]["begun"])
     return Resumed(
         path=directory,
         progress=Progress(**values),
         run=Run(**{**{name: content["run"][name] for name in Run.__dataclass_fields__}, "begun": begun}),
-        weights=checkpoint.read_tensors(storage.join(directory, checkpoint.WEIGHTS)),
-        optimizer=checkpoint.read_tensors(storage.join(training, OPTIMIZER)),
+        weights=checkpoint.weights(directory),
+        optimizer=Tensors.open(storage.join(directory, checkpoint.TRAINING), OPTIMIZER),
     )
 
 
-def _read_state(directory: Path) -> dict[str, Any]:
-    name = directory / checkpoint.TRAINING / STATE
+def _read_state(directory: str) -> dict[str, Any]:
+    name = storage.join(directory, checkpoint.TRAINING, STATE)
     try:
-        content: dict[str, Any] = {
-            "passed": [],
-            **json.loads(name.read_text(encoding="utf-8")),
-        }  # older ones passed over nothing
+        content: dict[str, Any] = {"passed": [], **json.loads(storage.read_text(name))}  # older ones passed over nothing
         missing = Progress.__dataclass_fields__.keys() - content.keys()
-        if content["format"] != FORMAT or missing or Run.__dataclass_fields__.keys() - content["run"].keys():
+        if content["format"] not in FORMATS or missing or Run.__dataclass_fields__.keys() - content["run"].keys():
             raise DataError(
-                f"{name} has another format ({content['format']}, this program reads {FORMAT}); use another checkpoint"
+                f"{name} has another format ({content['format']}, this program reads {FORMATS[0]} to {FORMAT}); use another checkpoint"
             )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{name} is missing or damaged ({error}); use another checkpoint") from error
     return content
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

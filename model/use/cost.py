@@ -8,8 +8,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from model.tasks.cost import HEADWAY, START
-from model.train import arithmetic
-from model.train.cost import BESIDE, PROCESS_BYTES, SPEED, device_of
+from model.train import arithmetic, memory
+from model.train.arithmetic import BESIDE
+from model.train.cost import device_of
+from model.train.scale import hardware
+from model.train.scale.step import speed
 from pipeline.core.cost import Computer, Cost, Costs, Facts, Pace, without_start
 from pipeline.core.execution import Execution
 
@@ -40,12 +43,12 @@ def ahead(
     tokens = float(before["tokens"]) if known and before and before.get("tokens") else _bytes(config.data) / BYTES_A_PIECE
     return Cost(
         amount=(2.0 * weights + BESIDE[device] / 3) * tokens * COPY,
-        speed=HEADWAY * SPEED[device] * (1 if device == "cuda" else computer.cpus),
+        speed=HEADWAY * speed(hardware.of(device, computer)),
         start=START,
         kind=device,
         size=float(weights or 1),
         disk_bytes=1 << 20,
-        memory_bytes=2 * PROCESS_BYTES + 2 * arithmetic.WEIGHT_BYTES * weights,
+        memory_bytes=2 * int(memory.PROCESS["cpu"]) + 2 * arithmetic.WEIGHT_BYTES * weights,
         gpu_memory_bytes=(1 << 30) + 2 * arithmetic.WEIGHT_BYTES * weights if device == "cuda" else 0,
         makes={"tokens": tokens},
     )

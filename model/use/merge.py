@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from model import checkpoint
-from pipeline.core import checkpoints, storage
+from pipeline.core import checkpoints
 from pipeline.core.errors import UsageError
 from pipeline.core.stage import Build, Outcome
 
@@ -38,7 +38,7 @@ def run(build: Build, last: int | None, steps: Sequence[int], decay: float) -> O
             checkpoint.verify(path, training=False)
         weights = shares(len(chosen), decay)
         newest = checkpoint.described(chosen[-1])
-        state = mean([storage.join(path, checkpoint.WEIGHTS) for path in chosen], weights)
+        state = mean(chosen, weights)
         checkpoint.save_weights(
             build.file(CHECKPOINT),
             model=newest.model,
@@ -85,11 +85,14 @@ def shares(count: int, decay: float) -> list[float]:
     return [weight / sum(raw) for weight in raw]
 
 
-def mean(files: Sequence[str], weights: Sequence[float]) -> dict[str, Tensor]:
-    """The weighted mean of safetensors files of the same tensors, fp32, added up in fp64. One file is in memory at a time."""
-    totals: dict[str, Tensor] = {}
-    for name, weight in zip(files, weights, strict=True):
-        for key, tensor in checkpoint.read_tensors(name).items():
-            part = weight * tensor.double()
-            totals[key] = totals[key].add_(part) if key in totals else part
-    return {key: total.float() for key, total in totals.items()}
+def mean(directories: Sequence[str], weights: Sequence[float]) -> dict[str, Tensor]:
+    """The weighted mean of complete checkpoints of one training, fp32, added up in fp64, one tensor after another."""
+    found, files = dict[str, Tensor](), [checkpoint.weights(directory) for directory in directories]
+    for name in files[0]:
+        total = weights[0] * files[0][name].double()
+        for weight, other in zip(weights[1:], files[1:], strict=True):
+            total += weight * other[name].double()
+        found[name] = total.float()
+    for one in files:
+        one.clear()
+    return found

@@ -19,11 +19,12 @@ PROCESS_BYTES = 250 << 20  # of a process of ours without torch, at work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computer:
-    """What there is to compute with. Attributes: gpu_bytes: the memory of each GPU; 0: not known."""
+    """What there is to compute with. Attributes: gpu_bytes: the memory of each GPU; 0: not known; gpu: the driver's name of it."""
 
     cpus: int = 1
     gpus: int = 0
     gpu_bytes: int = 0
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,12 @@ def facts_of(manifest: Manifest) -> dict[str, Any]:
         "execution": manifest.execution,
         "files_bytes": sum(entry.size for entry in manifest.files),
     }
+
+
+def dataset_bytes(tokens: float, vocabulary: int, mask_rate: float, copies: int) -> tuple[float, float]:
+    """A dataset's bytes for so many tokens in its rows: of the rows, and of their mask copies (a position and a replacement each)."""
+    number = 4 if vocabulary > 1 << 16 else 2
+    return tokens * number, tokens * mask_rate * copies * (2 + number)
 
 
 def without_start(seconds: float, start: float) -> float:

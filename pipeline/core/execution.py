@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LEAST_GRACE = 25.0  # seconds
+ANNOUNCED_GRACE = 180.0  # and what Slurm and Kubernetes are told where nobody says: enough for BERT-large on a shared disk
 
 
 class Execution(BaseModel):
@@ -45,7 +46,7 @@ class Execution(BaseModel):
     """HOST:PORT of the first machine; on one machine port 0 lets the system choose."""
 
     launcher: str = Field(default="local", min_length=1)
-    """Who starts the training processes: local (this machine's alone), ssh or torchrun (docs/operations.md)."""
+    """Who starts the training processes: local (this machine's alone), ssh, torchrun, slurm, srun (inside a Slurm job) or kubernetes (docs/operations.md)."""
 
     hostfile: str | None = None
     """A file of the machines that train together, a line each: HOST, or HOST slots=PROCESSES."""
@@ -63,14 +64,23 @@ class Execution(BaseModel):
     ssh_options: tuple[str, ...] = ()
     """Options of ssh as its configuration has them, such as Port=2222 or User=train."""
 
+    slurm_options: tuple[str, ...] = ()
+    """Options of sbatch as they are, such as --partition=gpu or --time=12:00:00, with launcher slurm."""
+
+    kubernetes_options: tuple[str, ...] = ()
+    """What the pods need, with launcher kubernetes: image=…, claim=NAME:/PATH, gpus=8 and more (docs/operations.md)."""
+
     engine: Literal["auto", "torch", "deepspeed"] = "auto"
     """What runs training steps; auto takes DeepSpeed where a ZeRO stage is asked for or a device is too small, else torch."""
 
     zero: int | None = Field(default=None, ge=0, le=3)
     """DeepSpeed's ZeRO stage: 1 shares out the optimizer's state, 2 gradients, too, 3 weights, too; 0 nothing."""
 
-    micro_batch: int | None = Field(default=None, ge=1)
-    """Sequences that a process takes at once; without it, chosen from the global batch and the memory."""
+    micro_batch: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    """Sequences that a process takes at once; without it, chosen by arithmetic; auto tries how many fit before it trains."""
+
+    activation_checkpointing: bool = False
+    """Keep the inputs of layers alone, and compute each layer again for its gradient: less memory, a third more work."""
 
     threads: int | None = Field(default=None, ge=1)
     """Threads of a training process inside an operation; without it, the cores divided by the processes."""
@@ -99,11 +109,11 @@ class Execution(BaseModel):
     timeout_minutes: float | None = Field(default=None, gt=0)
     """Minutes after which a stage's processes are stopped, with a checkpoint if it is a training; the stage has failed then."""
 
-    checkpoint_every: int = Field(default=0, ge=0)
-    """Steps between checkpoints; 0 goes by checkpoint_minutes instead."""
+    checkpoint_every: int | None = Field(default=None, ge=1)
+    """Steps between checkpoints; without it, checkpoint_minutes counts."""
 
     checkpoint_minutes: float = Field(default=10.0, gt=0)
-    """Minutes between checkpoints, where checkpoint_every is 0; the last step is always saved."""
+    """Minutes between checkpoints, where checkpoint_every is not said; the last step is always saved."""
 
     keep_checkpoints: int = Field(default=2, ge=1)
     """The newest checkpoints that are kept."""
@@ -124,6 +134,11 @@ class Execution(BaseModel):
     def least_grace(self) -> float:
         """Seconds that any stage has to end."""
         return LEAST_GRACE if self.grace_seconds is None else self.grace_seconds
+
+    @property
+    def announced_grace(self) -> float:
+        """Seconds for a scheduler that wants to know beforehand how long ranks may take to end."""
+        return ANNOUNCED_GRACE if self.grace_seconds is None else self.grace_seconds
 
     @model_validator(mode="after")
     def _fewer_are_no_more(self) -> Execution:

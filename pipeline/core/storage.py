@@ -135,6 +135,49 @@ def remove(path: str) -> None:
         fs.rm(inner, recursive=True)
 
 
+@_as_sentences
+def names_in(directory: str) -> list[str]:
+    """The names of what lies in `directory` itself, files and directories, sorted; empty where there is no such directory."""
+    fs, inner = filesystem(directory)
+    try:
+        return sorted(
+            {str(found).rstrip("/").rsplit("/", 1)[-1] for found in fs.ls(inner, detail=False)} - {inner.rsplit("/", 1)[-1]}
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+@_as_sentences
+def move(source: str, target: str) -> None:
+    """Give a directory another name of the same filesystem; what is there is replaced. On an object store file by file."""
+    fs, inner = filesystem(source)
+    goal = filesystem(target)[1]
+    if fs.exists(goal):
+        fs.rm(goal, recursive=True)
+    fs.mv(inner, goal, recursive=True)
+
+
+def sync_directories(path: str) -> None:
+    """Have the names in the directory `path`, and in those below it, on disk; an object store has none to lose."""
+    fs, inner = filesystem(path)
+    if not _is_disk(fs):
+        return
+    for directory, _, _ in os.walk(inner, topdown=False):
+        sync_directory(directory)
+
+
+def sync_directory(path: str) -> None:
+    """Have the names in the directory `path` itself on disk."""
+    fs, inner = filesystem(path)
+    if not _is_disk(fs):
+        return
+    handle = os.open(inner, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def remove_torn_files(directory: str) -> None:
     """Remove what writers that were killed have left below `directory` under temporary names."""
     for name in list_files(directory):
@@ -276,6 +319,16 @@ def stat(path: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the path") from error
     return info
+
+
+@_as_sentences
+def modified(path: str) -> float:
+    """When the file was written, in seconds since 1970 by the clock of what holds it; 0 where it is gone."""
+    fs, inner = filesystem(path)
+    try:
+        return float(fs.modified(inner).timestamp())
+    except FileNotFoundError:
+        return 0.0
 
 
 @_as_sentences

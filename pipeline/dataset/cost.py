@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.core.cost import PROCESS_BYTES, Computer, Cost, Costs, Facts, Pace, without_start
+from pipeline.core.cost import PROCESS_BYTES, Computer, Cost, Costs, Facts, Pace, dataset_bytes, without_start
 from pipeline.core.execution import Execution
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ def ahead(
     corpus, vocab = inputs["corpus"], inputs["vocab"]
     tokens = float(corpus["bytes"]) / float(vocab.get("bytes_per_piece") or BYTES_A_PIECE)
     row_tokens, mean = tokens * USED_AGAIN, FULL * config.length
-    id_bytes = 4 if config.id_type == "uint32" or int(vocab.get("size") or 0) > 1 << 16 else 2
-    rows = row_tokens * id_bytes
-    masks = 0.0 if config.masking == "none" else row_tokens * config.mask_rate * config.copies * (2 + id_bytes)
+    vocabulary = 1 << 32 if config.id_type == "uint32" else int(vocab.get("size") or 0)
+    rows, masks = dataset_bytes(row_tokens, vocabulary, config.mask_rate, 0 if config.masking == "none" else config.copies)
     width = min(execution.workers, computer.cpus)
     return Cost(
         amount=tokens * (1 + COPY_SHARE * config.copies),

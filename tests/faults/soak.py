@@ -160,7 +160,7 @@ class Trainings:
             time.sleep(0.001)
         time.sleep(self._chance.uniform(0, 0.01))
         moment = self._moment(out)
-        ranks = [pid for pid in self._warm.ranks() if pid != verb.pid]
+        ranks = [pid for pid in self._warm.forks() if pid != verb.pid]
         if ranks and self._chance.random() < 0.3:
             end([self._chance.choice(ranks)])
             moment += " of one rank"
@@ -237,7 +237,7 @@ class DataStages:
         out.mkdir(exist_ok=True)
         verb = self._begin(stage, out)
         time.sleep(self._chance.uniform(0, self._seconds[stage]))
-        end([verb.pid, *(pid for pid in self._warm.ranks() if pid != verb.pid)])
+        end([verb.pid, *(pid for pid in self._warm.forks() if pid != verb.pid)])
         verb.wait()
         self._warm.alone()
         return not artifact.is_artifact(str(out / stage))
@@ -262,7 +262,7 @@ def soak(
     seconds: float | None = None,
     told: Callable[[list[Tally]], None] = lambda _: None,
 ) -> list[Tally]:
-    """So many kills of each, the two kinds in turn. Args: seconds: no more are begun after them; told: hears of every ten kills."""
+    """So many kills of each, the two kinds in turn. Args: seconds: no more are begun after them; told: hears of every kill."""
     deadline = None if seconds is None else time.monotonic() + seconds
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="cloze-soak-") as directory, Warm(Path(directory)) as warm:
@@ -273,16 +273,13 @@ def soak(
         if data:
             (place := Path(directory) / "data").mkdir()
             kinds.append((DataStages(warm, place, chance), data))
-        done = 0
         for number in range(max(trainings, data)):
             for kind, wanted in kinds:
                 most = max(trainings, data)
                 if number * wanted // most == (number + 1) * wanted // most or (deadline and time.monotonic() > deadline):
                     continue
                 kind.kill(number)
-                done += 1
-                if done % 10 == 0:
-                    told([kind.tally for kind, _ in kinds])
+                told([kind.tally for kind, _ in kinds])
         return [kind.tally for kind, _ in kinds]
 
 

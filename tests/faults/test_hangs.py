@@ -80,7 +80,10 @@ def none_left(listener: Listener) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "where"), [("hang 1 12", "computing"), ("no-data 0 12", "waiting for its batch")])
+@pytest.mark.parametrize(
+    ("fault", "where"),
+    [("hang 1 12", "computing"), pytest.param("no-data 0 12", "waiting for its batch", marks=pytest.mark.soak)],
+)
 def test_the_rank_that_hangs_is_named(
     dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, where: str
 ) -> None:
@@ -105,7 +108,7 @@ def test_a_rank_that_was_stopped_is_named(dataset: str, tmp_path: Path, monkeypa
     assert none_left(listener)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("number", "told"), [(signal.SIGSEGV, r"crashed \(SIGSEGV: "), (signal.SIGKILL, r"was killed \(SIGKILL\)")]
 )
@@ -118,7 +121,7 @@ def test_a_rank_that_dies_is_told_by_its_signal(
     assert none_left(listener)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_slow_rank_is_named(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = Listener()
     train(dataset, tmp_path / "run", monkeypatch, listener, "slow 1 0.2", steps=70)
@@ -171,7 +174,7 @@ def test_whose_fault_it_is_that_others_wait(monkeypatch: pytest.MonkeyPatch) -> 
     assert told(looked_at(monkeypatch, ["a", "b"]), lambda step: [1.0, 1.1]) is None
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_rank_that_dies_twice_is_done_without(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `min_processes`: once again with two, then with one, from the newest checkpoint; the same batches in the same order."""

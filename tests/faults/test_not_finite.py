@@ -104,7 +104,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(dataset: str, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("zero", [0, pytest.param(1, marks=pytest.mark.soak), 3])
+@pytest.mark.parametrize("zero", [0, *(pytest.param(stage, marks=pytest.mark.soak) for stage in (1, 3))])
 def test_ranks_go_back_together(dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch, zero: int) -> None:
     """Two ranks of any engine come to the weights of one process."""
     alone = here(SETTINGS, dataset, tmp_path / "alone", micro_batch=4, **EVERY)

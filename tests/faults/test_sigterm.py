@@ -48,7 +48,7 @@ def ended(process: subprocess.Popen[str], ranks: list[psutil.Process]) -> str:
     return told.splitlines()[-1]
 
 
-@pytest.mark.parametrize("who", ["all", "ranks", "one rank twice"])
+@pytest.mark.parametrize("who", ["all", *(pytest.param(who, marks=pytest.mark.soak) for who in ("ranks", "one rank twice"))])
 def test_all_end_with_a_checkpoint(dataset: str, tmp_path: Path, who: str) -> None:
     """Slurm tells every process of a job; a launcher tells its ranks again what somebody else has told them."""
     process = start(dataset, tmp_path / "run")

@@ -136,6 +136,9 @@ def serve(path: str) -> None:
     while True:
         connection, _ = server.accept()
         content, fds, *_ = socket.recv_fds(connection, 1 << 20, 8)
+        if not content:
+            connection.close()
+            continue
         pid = os.fork()
         if not pid:
             server.close()
@@ -145,9 +148,11 @@ def serve(path: str) -> None:
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
-                connection.send(f" {code}.".encode())
+                with contextlib.suppress(OSError):
+                    connection.send(f" {code}.".encode())
                 os._exit(code)
-        connection.send(f"{pid} ".encode())
+        with contextlib.suppress(OSError):  # who asked may have been killed meanwhile; the child finds that out, too
+            connection.send(f"{pid} ".encode())
         connection.close()
         for fd in fds:
             os.close(fd)
@@ -209,11 +214,11 @@ class Warm:
 
     def alone(self) -> None:
         """Wait until nothing that was forked lives."""
-        while [child for child in psutil.Process(self._process.pid).children() if child.status() != psutil.STATUS_ZOMBIE]:
+        while self.forks():
             time.sleep(0.005)
 
-    def ranks(self) -> list[int]:
-        """The processes of ranks: all that are no verb's."""
+    def forks(self) -> list[int]:
+        """The processes that were forked: verbs and ranks."""
         return [child.pid for child in psutil.Process(self._process.pid).children()]
 
 

@@ -325,7 +325,7 @@ TINY = [
     "run.zero=0",
     "run.processes=1",
     "run.workers=1",
-    "run.checkpoint_every=0",
+    "run.checkpoint_every=null",
 ]
 
 

@@ -53,6 +53,15 @@ def run(config: ToyConfig, build: Build) -> Outcome:
     if config.act == "die" and rank != config.rank:
         time.sleep(0.2)
         raise ConnectionResetError("a peer is gone")
+    if config.act == "twice" and not storage.exists(build.file("_again")):  # stopped once, it is done the next time
+        build.report.progress(1, 3, "steps", {})
+        while not stop:
+            time.sleep(0.02)
+        storage.write_bytes(build.file(f"_again{rank}"), b"")
+        while not all(storage.exists(build.file(f"_again{other}")) for other in range(int(os.environ["WORLD_SIZE"]))):
+            time.sleep(0.02)
+        storage.write_bytes(build.file("_again"), b"")
+        raise Stopped("stopped at step 7, checkpoint saved; run again to go on")
     if config.act == "slow":
         build.report.progress(1, 3, "steps", {})
         while not stop:

@@ -14,6 +14,7 @@ import torch
 
 from model import checkpoint
 from model.families.config import ModelConfig
+from model.tensors import read_tensors, write_tensors
 from pipeline.core import artifact, checkpoints
 from pipeline.core.artifact import Manifest
 from pipeline.core.errors import DataError
@@ -182,7 +183,7 @@ def test_a_finished_artifact_names_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_training_state_is_verified_where_it_is_wanted(directory: Path) -> None:
-    checkpoint.write_tensors(str(directory / "training" / "optimizer.safetensors"), {"w/exp_avg": torch.randn(4)})
+    write_tensors(str(directory / "training" / "optimizer.safetensors"), {"w/exp_avg": torch.randn(4)})
     checkpoint.complete(str(directory))
     checkpoint.verify(str(directory))
     flip_byte(directory / "training" / "optimizer.safetensors")
@@ -203,7 +204,7 @@ def test_tensors_are_written_as_safetensors_reads_them(tmp_path: Path) -> None:
         "half": torch.randn(3).bfloat16(),
         "ids": torch.arange(5),
     }
-    checkpoint.write_tensors(str(tmp_path / "file.safetensors"), tensors)
+    write_tensors(str(tmp_path / "file.safetensors"), tensors)
     found = safetensors.torch.load_file(str(tmp_path / "file.safetensors"))
     assert found.keys() == tensors.keys()
     assert all(found[name].dtype == tensor.dtype and found[name].equal(tensor) for name, tensor in tensors.items())
@@ -229,14 +230,14 @@ def test_a_pickle_is_refused_unexecuted(tmp_path: Path, name: str) -> None:
         with pytest.raises(DataError, match=r"pickle.*convert it to safetensors"):
             checkpoint.load(str(path))
     with pytest.raises(DataError, match="pickle"):
-        checkpoint.read_tensors(str(file))
+        read_tensors(str(file))
     file.rename(tmp_path / "model" / "model.safetensors")  # a name can lie
     with pytest.raises(DataError, match="no safetensors file or is damaged"):
-        checkpoint.read_tensors(str(tmp_path / "model" / "model.safetensors"))
+        read_tensors(str(tmp_path / "model" / "model.safetensors"))
     assert not trace.exists()
 
 
 def test_a_hugging_face_directory_is_recognized(tmp_path: Path) -> None:
-    checkpoint.write_tensors(str(tmp_path / "model.safetensors"), {"x": torch.zeros(1)})
+    write_tensors(str(tmp_path / "model.safetensors"), {"x": torch.zeros(1)})
     with pytest.raises(DataError, match="may be a Hugging Face directory"):
         checkpoint.resolve(str(tmp_path))

@@ -159,7 +159,9 @@ class Operations:
                 line = " ".join(process.cmdline())
             except psutil.Error:
                 continue
-            if mine and ("prefect.engine" in line or "tests.operations.worker" in line or "model.worker" in line):
+            if mine and any(
+                name in line for name in ("prefect.engine", "tests.operations.worker", "model.worker", "flows.launchers.agent")
+            ):
                 found.append(process)
         return found
 

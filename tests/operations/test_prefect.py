@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,11 +85,11 @@ def _step(operations: Operations, toys: Toys) -> int:
     return max((int(place.read_text()) for place in (operations.runs / toys.run).glob("train-*/_checkpoint")), default=0)
 
 
-def _cancelled(operations: Operations, toys: Toys, deaf: int | None) -> int:
+def _cancelled(operations: Operations, toys: Toys, deaf: int | None, run: Mapping[str, Any] = TWO) -> int:
     """Cancel a training in Prefect, and look that nothing is left but its checkpoint; the step of that."""
     toys.hold.touch()
     before = _step(operations, toys)
-    config = toys.write(train={"hold": str(toys.hold), "deaf": deaf}, run=TWO)
+    config = toys.write(train={"hold": str(toys.hold), "deaf": deaf}, run=run)
     flow_run = operations.trigger("full-run/toys", config=config, only=["train", "letters"])
     until(lambda: _step(operations, toys) > before)
     operations.cancel(flow_run)
@@ -100,6 +102,18 @@ def _cancelled(operations: Operations, toys: Toys, deaf: int | None) -> int:
 @pytest.mark.parametrize("deaf", [pytest.param(None, marks=pytest.mark.soak), 1])
 def test_a_cancelled_training_leaves_a_checkpoint_and_no_process(operations: Operations, toys: Toys, deaf: int | None) -> None:
     assert _cancelled(operations, toys, deaf) > 0
+
+
+def test_a_training_over_two_nodes_is_cancelled_and_gone_on_with(operations: Operations, toys: Toys) -> None:
+    nodes = {"launcher": "here", "nodes": 2, "cpus": 1}
+    step = _cancelled(operations, toys, None, nodes)
+    assert step > 0
+    (directory,) = (operations.runs / toys.run).glob("train-*/")
+    assert len(list(directory.glob("_logs/launches/*/node*.jsonl"))) == 2  # an agent each
+    toys.hold.unlink()
+    flow_run = operations.trigger("full-run/toys", config=str(toys.path), only=["train", "letters"])
+    assert operations.end(flow_run)["type"] == "COMPLETED"
+    assert json.loads((directory / "manifest.json").read_text())["summary"]["resumed"] >= step
 
 
 @pytest.mark.soak

@@ -17,6 +17,7 @@ from model.families.models import new_backbone
 from model.hub.export_stage import STAGE, ExportConfig
 from model.hub.read import import_directory
 from model.tasks.heads import SequenceClassifier, TokenClassifier
+from model.tensors import read_tensors, write_tensors
 from model.use.tuned import Tuned
 from pipeline.core.errors import DataError
 from pipeline.core.execute import execute
@@ -181,10 +182,10 @@ def test_a_part_of_a_fine_tuned_model_is_refused(tmp_path: Path) -> None:
     directory = fine_tuned(network("bert", "choice"), "bert", "choice", tmp_path)
     hub = tmp_path / "hub"
     execute(STAGE, ExportConfig(), {"checkpoint": directory}, str(hub))
-    weights = checkpoint.read_tensors(str(hub / checkpoint.WEIGHTS))
+    weights = read_tensors(str(hub / checkpoint.WEIGHTS))
     for missing, told in (("classifier.bias", "lacks choice.bias"), ("bert.pooler.dense.", "lacks the pooler")):
         kept = {name: tensor for name, tensor in weights.items() if not name.startswith(missing)}
-        checkpoint.write_tensors(str(hub / checkpoint.WEIGHTS), kept)
+        write_tensors(str(hub / checkpoint.WEIGHTS), kept)
         with pytest.raises(DataError, match=re.escape(told)):
             import_directory(str(hub), str(tmp_path / "back"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import ValidationInfo, field_validator
 
@@ -12,6 +12,9 @@ from pipeline.core.config import Tag
 
 class AlbertConfig(ModelConfig):
     """ALBERT (Lan et al., 2020); the defaults that BERT does not have are those of section 3 and of google-research/albert."""
+
+    usual_vocabulary: ClassVar[int] = 30_000
+    usual_batch: ClassVar[int] = 4096  # section 4.1
 
     family: Tag[Literal["albert"]] = "albert"
     hidden_act: Literal["gelu", "gelu_new", "relu"] = "gelu_new"

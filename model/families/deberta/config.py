@@ -20,6 +20,9 @@ class DebertaConfig(ModelConfig):
 
     both_ways: ClassVar[bool] = False
 
+    usual_vocabulary: ClassVar[int] = 128_100
+    usual_batch: ClassVar[int] = 8192  # DeBERTaV3, Table 8: base; 2,048 in version 2
+
     family: Tag[Literal["deberta"]] = "deberta"
     type_vocab_size: Annotated[int, Field(ge=0)] = 0
     layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-7

@@ -16,6 +16,9 @@ class Gpt2Config(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"lm": {}}
 
+    usual_vocabulary: ClassVar[int] = 50_257
+    usual_batch: ClassVar[int] = 512  # section 2.3
+
     family: Tag[Literal["gpt2"]] = "gpt2"
     max_position_embeddings: Size = 1024
     type_vocab_size: Literal[0] = 0

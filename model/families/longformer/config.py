@@ -19,6 +19,8 @@ class LongformerConfig(RobertaConfig):
     compiles: ClassVar[bool] = False  # how many tokens are global is known from the batch alone
     both_ways: ClassVar[bool] = False
 
+    usual_batch: ClassVar[int] = 64  # section 5
+
     family: Tag[Literal["longformer"]] = "longformer"  # type: ignore[assignment]
     max_position_embeddings: Size = 4096
     layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-5
@@ -40,6 +42,9 @@ class LongformerConfig(RobertaConfig):
         """How far a token sees to either side in the layer of this number, from 0."""
         whole = self.attention_window[layer] if isinstance(self.attention_window, tuple) else self.attention_window
         return whole // 2
+
+    def window_of(self, layer: int) -> int | None:
+        return self.window(layer)
 
 
 CONFIG = LongformerConfig

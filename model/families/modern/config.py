@@ -16,6 +16,9 @@ class ModernConfig(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
 
+    usual_vocabulary: ClassVar[int] = 50_368
+    usual_batch: ClassVar[int] = 4608  # of 1,024 tokens: appendix A, Table 3
+
     family: Tag[Literal["modern"]] = "modern"
     num_hidden_layers: Size = 22
     intermediate_size: Size = 1152
@@ -50,6 +53,13 @@ class ModernConfig(ModelConfig):
     @property
     def layer_weights(self) -> int:
         return 4 * self.hidden_size**2 + 3 * self.hidden_size * self.intermediate_size  # its feed-forward block is gated
+
+    @property
+    def gated(self) -> bool:
+        return True
+
+    def window_of(self, layer: int) -> int | None:
+        return None if self.is_global(layer) else self.local_attention // 2
 
     def own_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         return ("mlm",)

@@ -16,6 +16,9 @@ class RobertaConfig(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
 
+    usual_vocabulary: ClassVar[int] = 50_265
+    usual_batch: ClassVar[int] = 8192  # section 5
+
     family: Tag[Literal["roberta"]] = "roberta"
     type_vocab_size: Size = 1
     max_position_embeddings: Size = 512

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from model import checkpoint
+from model.layers.encoder import recompute_layers
 from model.tasks.encode import groups_of
 from model.tasks.features import STATES, FrozenNetwork, stored
 from model.tasks.finetune.config import FinetuneConfig
@@ -130,6 +131,8 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
     resumed = state.resume(path, build.fingerprint, world, notes)
     precision = settle(config.precision, resumed.run.precision if resumed else None, world.device, notes)
     network = new_network(task, model, weights, setup.meaning, config.dropout, config.seed)
+    if execution.activation_checkpointing:
+        recompute_layers(network)
     parameters = sum(parameter.numel() for parameter in network.parameters())  # now: an engine may cut them
     kept = execution.keep_checkpoints + config.keeps_best
     world.first_decides(lambda: sizing.check_disk(path, parameters, kept))
@@ -151,7 +154,8 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
     if isinstance(network, FrozenNetwork):
         train_split, dev_split = _stored(setup, network, states, precision, report)
     longest = int(setup.train.samples.lengths.max())
-    plan = sizing.plan(config.batch_size, execution.micro_batch, model, longest, world)
+    asked = execution.micro_batch if isinstance(execution.micro_batch, int) else None
+    plan = sizing.plan(config.batch_size, asked, model, longest, world)
     objective = TaskObjective(task, network, precision, world.device)
     source = source_of(
         train_split.samples,
@@ -195,13 +199,15 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
     finished = train(training, build, world, setup.stop, resumed, report)
     step, best = finished.progress.step, finished.progress.best
     if finished.best is None or best is None or best["step"] == step:
-        predictions, weights = measure.predictions(step), finished.weights
+        directory, predictions = storage.join(path, finished.checkpoint), measure.predictions(step)
+        weights = plain(checkpoint.weights(directory)) if world.first else {}
     else:
-        step, weights = int(best["step"]), checkpoint.read_tensors(storage.join(path, finished.best, checkpoint.WEIGHTS))
-        predictions = _predicted(setup, plain(weights), path, precision)
+        step, directory = int(best["step"]), storage.join(path, finished.best)
+        weights = plain(checkpoint.weights(directory))
+        predictions = _predicted(setup, weights, path, precision)
     if world.first:
         storage.remove(states)
-    return Fit(finished=finished, step=step, weights=plain(weights), predictions=predictions, precision=precision)
+    return Fit(finished=finished, step=step, weights=weights, predictions=predictions, precision=precision)
 
 
 def _predicted(setup: Setup, weights: Mapping[str, Tensor], path: str, precision: Precision) -> Any:

@@ -66,8 +66,11 @@ def run(config: FinetuneConfig, build: Build) -> Outcome:
         DataError: the checkpoint or the data is missing or damaged.
         ClozeError: the disk is full, or too many steps in a row had no finite gradient.
     """
-    if not storage.is_local(build.path):
-        raise UsageError(f"{build.path} is not on a local disk, where checkpoints must be renamed; train on one and copy")
+    if config.frozen is not None and not storage.is_local(build.path):
+        raise UsageError(
+            f"{build.path} is not on a local disk, where the features of a frozen encoder (frozen: {config.frozen}) are kept while it"
+            " trains; use one and copy"
+        )
     with StopRequest.heeded() as stop:
         world = join(build.execution)
         if world.first:

@@ -10,16 +10,21 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from model.tensors import Slice, Tensors, copy_own, refuse
 from model.train.distributed import World
+from model.train.engines.shares import owners
 from model.train.interfaces import Recipe, Trained
+from model.train.memory import BUCKET_NUMBERS
 from model.train.optimizers import optimizer_kind
 from model.train.optimizers.tensorwise import Cut, Piece
-from model.train.parameters import optimizer_states, parameter_groups, set_learning_rate
+from model.train.parameters import parameter_groups, set_learning_rate, trained_parameters
 
 
 def _import_deepspeed(device: str) -> Any:
@@ -64,7 +69,13 @@ def ds_config(recipe: Recipe, zero: int, micro_batch: int, accumulation: int, de
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": recipe.clip,
         "zero_allow_untested_optimizer": True,
-        "zero_optimization": {"stage": zero, "overlap_comm": device == "cuda", "round_robin_gradients": False},
+        "zero_optimization": {
+            "stage": zero,
+            "overlap_comm": device == "cuda",
+            "round_robin_gradients": False,
+            "reduce_bucket_size": BUCKET_NUMBERS,
+            "allgather_bucket_size": BUCKET_NUMBERS,
+        },
         "data_types": {"grad_accum_dtype": "fp32"},
         "timers": {"throughput": {"enabled": False}},  # it would wait for the device at every step
         "wall_clock_breakdown": False,
@@ -105,25 +116,32 @@ class DeepSpeedEngine:
         self._updates += 1
         return torch.tensor(float(self._engine.get_global_grad_norm()))
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
         raise NotImplementedError
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        raise NotImplementedError
+        errors: list[str] = []
+        with torch.no_grad():
+            for prefix, module in self._model.named_modules():
+                with self._written(list(module.parameters(recurse=False))):
+                    copy_own(module, f"{prefix}." if prefix else "", weights, errors)
+            refuse(errors)
+            self._engine.optimizer.refresh_fp32_params()
 
-    def optimizer_state(self) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+    def optimizer_state(self) -> Iterator[Slice]:
         if self._updates == 0:
-            return found
-        self._link()
-        for name, parameter, key in optimizer_states(self._model, self._kind):
-            whole = self._deepspeed.utils.safe_get_full_optimizer_state(parameter, key)
-            if self._world.first:
-                found[f"{name}/{key}"] = whole.detach().to("cpu", copy=True)
-        return found
+            return
+        names = {parameter: name for name, parameter in trained_parameters(self._model)}
+        for fragment in self._fragments():
+            for key in self._kind.state:
+                values = self._optimizer.state[fragment.flat][key][fragment.at : fragment.at + fragment.length]
+                yield Slice(f"{names[fragment.parameter]}/{key}", fragment.shape, fragment.start, values)
 
-    def load_optimizer_state(self, state: Mapping[str, Tensor], updates: int) -> None:
+    def load_optimizer_state(self, state: Tensors, updates: int) -> None:
+        if updates == self._updates == 0:
+            return
         self._updates = updates
+        self._optimizer.state.clear()
         if updates == 0:
             return
         for flat in self._partitions():
@@ -131,99 +149,111 @@ class DeepSpeedEngine:
                 "step": torch.tensor(float(updates), device=flat.device),
                 **{key: torch.zeros_like(flat) for key in self._kind.state},
             }
-        self._link()
-        for name, parameter, key in optimizer_states(self._model, self._kind):
-            self._put(parameter, key, state[f"{name}/{key}"].to(self._world.device))
+        names = {parameter: name for name, parameter in trained_parameters(self._model)}
+        for fragment in self._fragments():
+            for key in self._kind.state:
+                found = state.slice(f"{names[fragment.parameter]}/{key}", fragment.start, fragment.start + fragment.length)
+                self._optimizer.state[fragment.flat][key][fragment.at : fragment.at + fragment.length] = found.to(
+                    fragment.flat.device
+                )
 
-    def _link(self) -> None:
-        """Tell parameters where their optimizer state is."""
+    def _written(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:
+        """In the block the parameters are whole, and the first rank's changes are all ranks' after it."""
+        raise NotImplementedError
+
+    def _groups(self) -> Iterator[tuple[Tensor, list[nn.Parameter], list[_Fragment]]]:
+        """This rank's flat partitions, which the optimizer holds state for; a group's parameters; and what the partition holds of these."""
+        raise NotImplementedError
 
     def _partitions(self) -> Iterator[Tensor]:
-        """This rank's flat partitions, which the optimizer holds state for."""
-        raise NotImplementedError
+        return (flat for flat, _, _ in self._groups())
 
-    def _put(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
-        """Set a state of the whole parameter."""
-        raise NotImplementedError
+    def _fragments(self) -> Iterator[_Fragment]:
+        return (fragment for _, _, fragments in self._groups() for fragment in fragments)
 
     def _cuts(self) -> Iterator[tuple[Tensor, Cut]]:
         """The partitions, with what each holds of which parameters."""
-        raise NotImplementedError
+        for flat, parameters, fragments in self._groups():
+            sizes = tuple(_size(parameter) for parameter in parameters)
+            yield flat, Cut(sizes, tuple(Piece(one.number, one.at, one.length) for one in fragments))
 
 
 class _WholeParameters(DeepSpeedEngine):
     """Stages 1 and 2: every rank has all weights, and a part of the optimizer's state."""
 
-    def weights(self) -> dict[str, Tensor]:
-        whole = self._model.state_dict() if self._world.first else {}
-        return {name: value.to("cpu", copy=True) for name, value in whole.items()}
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        found = self._model.state_dict()
+        owner = owners({name: tensor.numel() for name, tensor in found.items()}, self._world.size)
+        return ((name, tensor) for name, tensor in found.items() if owner[name] == self._world.rank)
 
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        self._model.load_state_dict(weights)
-        self._engine.optimizer.refresh_fp32_params()
+    def _written(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:
+        del parameters
+        return nullcontext()
 
-    def _link(self) -> None:
-        """DeepSpeed does so once, after the first update of the *first* parameter group, when the other groups' state is not
-        there yet, and then never again (0.19.8, stage_1_and_2.py, `_optimizer_step`).
-        """
-        self._engine.optimizer._hp_optimizer_states_linked = False
-        self._engine.optimizer._lazy_init_hp_params_optimizer_state()
-
-    def _partitions(self) -> Iterator[Tensor]:
-        yield from self._engine.optimizer.single_partition_of_fp32_groups
-
-    def _put(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
-        self._deepspeed.utils.safe_set_full_optimizer_state(parameter, value, key)
-
-    def _cuts(self) -> Iterator[tuple[Tensor, Cut]]:
+    def _groups(self) -> Iterator[tuple[Tensor, list[nn.Parameter], list[_Fragment]]]:
         """A group's parameters lie one behind the other, and each rank has an equal share of that (`tensor_fragment.py`)."""
-        for flat, parameters in zip(self._partitions(), self._engine.optimizer.bit16_groups, strict=True):
-            here = [(number, one._hp_mapping) for number, one in enumerate(parameters) if one._hp_mapping is not None]
-            places = [(number, found.hp_fragment_address) for number, found in here]
-            pieces = tuple(Piece(number, place.start, place.numel) for number, place in places)
-            yield flat, Cut(tuple(parameter.numel() for parameter in parameters), pieces)
+        optimizer = self._engine.optimizer
+        for flat, parameters in zip(optimizer.single_partition_of_fp32_groups, optimizer.bit16_groups, strict=True):
+            fragments = []
+            for number, parameter in enumerate(parameters):
+                if parameter._hp_mapping is not None:
+                    there, whole = parameter._hp_mapping.hp_fragment_address, parameter._hp_mapping.lp_fragment_address
+                    shape = tuple(parameter.shape)
+                    fragments.append(_Fragment(flat, parameter, number, shape, there.start, whole.start, there.numel))
+            yield flat, list(parameters), fragments
 
 
 class _CutParameters(DeepSpeedEngine):
     """Stage 3: weights are shared out, too, and gathered where they are needed."""
 
-    def weights(self) -> dict[str, Tensor]:
-        found = {}
-        for name, value in self._model.state_dict(keep_vars=True).items():
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        found = self._model.state_dict(keep_vars=True)
+        owner = owners({name: _size(value) for name, value in found.items()}, self._world.size)
+        for name, value in found.items():
             with self._deepspeed.zero.GatheredParameters([value] if isinstance(value, nn.Parameter) else []):
-                if self._world.first:
-                    found[name] = value.detach().to("cpu", copy=True)
+                if owner[name] == self._world.rank:
+                    yield name, value.detach()
+
+    def _written(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:
+        found: AbstractContextManager[Any] = self._deepspeed.zero.GatheredParameters(parameters, modifier_rank=0)
         return found
 
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        for name, value in self._model.state_dict(keep_vars=True).items():
-            if not isinstance(value, nn.Parameter):
-                value.copy_(weights[name])
-                continue
-            with torch.no_grad(), self._deepspeed.zero.GatheredParameters([value], modifier_rank=0):
-                if self._world.first:
-                    value.copy_(weights[name])
-        self._engine.optimizer.refresh_fp32_params()
-
-    def _partitions(self) -> Iterator[Tensor]:
-        yield from self._engine.optimizer.fp32_partitioned_groups_flat
-
-    def _put(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
-        """Equal parts a rank, the last one filled up with zeros."""
-        size = int(parameter.ds_tensor.ds_numel)  # type: ignore[attr-defined]
-        flat = value.new_zeros(size * self._world.size)
-        flat[: value.numel()] = value.flatten()
-        part = flat.narrow(0, size * self._world.rank, size)
-        self._deepspeed.utils.safe_set_local_optimizer_state(parameter, part, key)
-
-    def _cuts(self) -> Iterator[tuple[Tensor, Cut]]:
+    def _groups(self) -> Iterator[tuple[Tensor, list[nn.Parameter], list[_Fragment]]]:
         """Each rank has an equal part of each parameter, one behind the other, padded where the ranks do not divide it."""
-        for flat, parameters in zip(self._partitions(), self._engine.optimizer.fp16_groups, strict=True):
-            pieces, start = [], 0
+        optimizer = self._engine.optimizer
+        for flat, parameters in zip(optimizer.fp32_partitioned_groups_flat, optimizer.fp16_groups, strict=True):
+            fragments, at = [], 0
             for number, parameter in enumerate(parameters):
                 size = parameter.partition_numel()
-                length = min(size, parameter.ds_numel - size * self._world.rank)
+                start = size * self._world.rank
+                length = min(size, _size(parameter) - start)
                 if length > 0:
-                    pieces.append(Piece(number, start, length))
-                start += size
-            yield flat, Cut(tuple(int(parameter.ds_numel) for parameter in parameters), tuple(pieces))
+                    fragments.append(_Fragment(flat, parameter, number, tuple(parameter.ds_shape), at, start, length))
+                at += size
+            yield flat, list(parameters), fragments
+
+
+@dataclass(frozen=True, slots=True)
+class _Fragment:
+    """Numbers of a parameter in a rank's flat partition.
+
+    Attributes:
+        number: the parameter's in its group, from 0.
+        shape: of the whole parameter.
+        at: where they begin in the partition.
+        start: where they begin in the flattened parameter.
+        length: how many.
+    """
+
+    flat: Tensor
+    parameter: nn.Parameter
+    number: int
+    shape: tuple[int, ...]
+    at: int
+    start: int
+    length: int
+
+
+def _size(parameter: Tensor) -> int:
+    """How many numbers the whole of it has."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))

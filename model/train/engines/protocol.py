@@ -1,16 +1,18 @@
 """What an engine does for the loop.
 
 The rest of the trainer relies on this: gradients are *sums* over ranks and micro-batches of losses that are already divided by
-global counts; a step whose gradient is not finite changes nothing; weights and optimizer state can be read and written
-whole, parameter by parameter, with any engine and on any number of ranks.
+global counts; a step whose gradient is not finite changes nothing; weights and optimizer state are written in parts, a rank's each,
+and read back by parameter, with any engine and on any number of ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
+
+from model.tensors import Slice, Tensors
 
 
 class Engine(Protocol):
@@ -38,26 +40,36 @@ class Engine(Protocol):
         """
         ...
 
-    def weights(self) -> dict[str, Tensor]:
-        """All parameters and buffers, whole, in fp32 on the CPU; empty on all ranks but the first."""
-        ...
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Those parameters and buffers by name that this rank writes of a checkpoint: all ranks' together are all there are.
 
-    def optimizer_state(self) -> dict[str, Tensor]:
-        """`<parameter>/<state>` -> tensor of the parameter's shape, on the CPU; empty on all ranks but the first.
-
-        Empty before the first update, too.
+        Each is whole, on whatever device, and valid until the next one is asked for or the next step runs. Every rank goes through all.
         """
         ...
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Put back what `weights` gave: the same whole tensors on every rank."""
-        ...
-
-    def load_optimizer_state(self, state: Mapping[str, Tensor], updates: int) -> None:
-        """Put back what `optimizer_state` gave, of any engine on any number of ranks.
+        """Put back what `weights` gave, of any engine on any number of ranks, before the first step or after any other.
 
         Args:
-            state: whole tensors, the same on every rank.
+            weights: all of them, the same on every rank; each is asked for once.
+
+        Raises:
+            DataError: they are not those of the model.
+        """
+        ...
+
+    def optimizer_state(self) -> Iterator[Slice]:
+        """What this rank writes of the optimizer's state, under the names `<parameter>/<state>`: all ranks' together are all of it.
+
+        Views of it, valid until the next step runs. None before the first update.
+        """
+        ...
+
+    def load_optimizer_state(self, state: Tensors, updates: int) -> None:
+        """Put back what `optimizer_state` gave, of any engine on any number of ranks, before the first step or after any other.
+
+        Args:
+            state: all of it; a rank asks for what it holds alone.
             updates: optimizer steps that were applied so far.
         """
         ...

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
+from model.tensors import Slice, Tensors, copy_into
 from model.train.distributed import World
 from model.train.engines.gradients import GradientSums
+from model.train.engines.shares import owners, slices
 from model.train.interfaces import Recipe, Trained
 from model.train.optimizers import optimizer_kind
 from model.train.parameters import (
@@ -76,22 +78,24 @@ class TorchEngine:
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def weights(self) -> dict[str, Tensor]:
-        whole = self._model.state_dict() if self._world.first else {}
-        return {name: value.to("cpu", copy=True) for name, value in whole.items()}
-
-    def optimizer_state(self) -> dict[str, Tensor]:
-        if not self._world.first or not self._optimizer.state:
-            return {}
-        return {
-            f"{name}/{key}": self._optimizer.state[parameter][key].detach().to("cpu", copy=True)
-            for name, parameter, key in optimizer_states(self._model, self._kind)
-        }
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        found = self._model.state_dict()
+        owner = owners({name: tensor.numel() for name, tensor in found.items()}, self._world.size)
+        return ((name, tensor) for name, tensor in found.items() if owner[name] == self._world.rank)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        self._model.load_state_dict(weights)
+        with torch.no_grad():
+            copy_into(self._model, weights)
 
-    def load_optimizer_state(self, state: Mapping[str, Tensor], updates: int) -> None:
+    def optimizer_state(self) -> Iterator[Slice]:
+        if not self._optimizer.state:
+            return iter(())
+        found = optimizer_states(self._model, self._kind)
+        states = ((f"{name}/{key}", self._optimizer.state[parameter][key]) for name, parameter, key in found)
+        return slices(states, self._world.rank, self._world.size)
+
+    def load_optimizer_state(self, state: Tensors, updates: int) -> None:
+        self._optimizer.state.clear()
         if updates == 0:
             return
         for parameter in self._parameters:

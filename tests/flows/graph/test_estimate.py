@@ -19,6 +19,7 @@ from flows.graph.estimate import Estimate
 from flows.graph.overrides import parse
 from flows.graph.plan import Step
 from flows.session import RunParameters, Session, run_plain
+from flows.views import plan_tree
 from model.families.presets import presets
 from model.train import arithmetic
 from pipeline.core import artifact
@@ -166,7 +167,7 @@ def test_disk_grows_with_what_is_kept_and_memory_with_the_model(place: Path) -> 
 
 def test_a_gpu_is_asked_for_where_there_is_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setattr(estimate, "_gpu_bytes", lambda: 80 << 30)
+    monkeypatch.setattr(estimate, "_gpu", lambda: (80 << 30, "NVIDIA A100-SXM4-80GB"))
     found = planned(place, "run.device=auto", "pretrain.model=bert-base", "pretrain.steps=100000", "pretrain.global_batch=256")[
         1
     ]
@@ -245,6 +246,21 @@ def test_how_far_it_was_off_is_told_of_the_last_start_that_made_something(toy_co
         content["nodes"][node] |= {"estimate": {"seconds": expected}, "started": 1000.0, "ended": 1000.0 + took}
     oldest.write_text(json.dumps(content))
     assert estimate.last_time(first.directory) == {"expected": 30.0, "took": 36.0, "off": 0.2}
+    for node, (expected, peak) in {"letters": (100, 110), "count": (200, 100)}.items():
+        content["nodes"][node]["estimate"]["memory_bytes"] = expected
+        content["nodes"][node]["figures"] = {"memory_bytes": peak, "gpu_memory_bytes": 0}
+    oldest.write_text(json.dumps(content))
+    found = estimate.last_time(first.directory)
+    assert found == {
+        "expected": 30.0,
+        "took": 36.0,
+        "off": 0.2,
+        "memory": {"node": "count", "expected": 200, "took": 100, "off": -0.5},
+    }
+    assert list(plan_tree.off_lines(found)) == [
+        "Last time: 30.0 s expected, 36.0 s taken: 20% longer.",
+        "count: 200 B of memory expected, 100 B taken: 50% less.",
+    ]
 
 
 def test_a_graph_of_500_nodes_plans_in_seconds_and_runs_cached(place: Path) -> None:

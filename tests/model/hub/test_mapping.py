@@ -15,6 +15,7 @@ from model.families.hub import exportable, hub_of
 from model.families.key_map import KeyMap
 from model.families.table import FAMILIES
 from model.hub.read import import_directory, read_directory
+from model.tensors import read_tensors, write_tensors
 from pipeline.core import checkpoints
 from pipeline.core.errors import DataError
 from tests.tiny_models import tiny_config, tiny_model, write_tokenizer
@@ -27,7 +28,7 @@ def write_hub_directory(path: Path, changes: dict[str, Any] | None = None, state
     checkpoint.copy_files(pieces, str(path / "hub"))
     config = {**HUB.to_config(tiny_config(), HEADS, None), **(changes or {})}
     (path / "hub" / "config.json").write_text(json.dumps(config))
-    checkpoint.write_tensors(str(path / "hub" / "model.safetensors"), state or HUB.to_state(tiny_model().state_dict()))
+    write_tensors(str(path / "hub" / "model.safetensors"), state or HUB.to_state(tiny_model().state_dict()))
     return str(path / "hub")
 
 
@@ -83,7 +84,7 @@ def test_old_names_copies_half_precision_and_shards_are_read(tmp_path: Path) -> 
     names = sorted(state)
     parts = {"model-1-of-2.safetensors": names[::2], "model-2-of-2.safetensors": names[1::2]}
     for file, keys in parts.items():
-        checkpoint.write_tensors(str(sharded / file), {name: state[name] for name in keys})
+        write_tensors(str(sharded / file), {name: state[name] for name in keys})
     index = {"weight_map": {name: file for file, keys in parts.items() for name in keys}}
     (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
     assert all(tensor.equal(expected[name]) for name, tensor in read_directory(str(sharded)).state.items())
@@ -141,7 +142,7 @@ def test_a_directory_with_a_pickle_alone_is_refused(tmp_path: Path) -> None:
 
 def test_a_trusted_pickle_gives_tensors_and_runs_nothing(tmp_path: Path) -> None:
     directory = Path(write_hub_directory(tmp_path))
-    state = checkpoint.read_tensors(str(directory / "model.safetensors"))
+    state = read_tensors(str(directory / "model.safetensors"))
     (directory / "model.safetensors").unlink()
     torch.save(state, directory / "pytorch_model.bin")
     import_directory(str(directory), str(tmp_path / "out"), trust_pickle=True)

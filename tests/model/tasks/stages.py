@@ -45,7 +45,7 @@ def settings(data: Path, **values: Any) -> FinetuneConfig:
 def finetune(
     config: FinetuneConfig,
     pretrained: str | None,
-    out: Path,
+    out: Path | str,
     *,
     report: Reporter | None = None,
     execution: Mapping[str, Any] | None = None,

@@ -191,7 +191,17 @@ def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor
         if step == STEPS // 2 and world.size > 1:
             assert not math.isfinite(_step(engine, mine, counts * math.nan, 1000 * step))
         norms.append(_step(engine, mine, counts, 1000 * step))
-    return first, engine.weights(), norms
+    return first, _together(engine, world), norms
+
+
+def _together(engine: Engine, world: Any) -> dict[str, torch.Tensor]:
+    """All weights, of which each rank gives its part."""
+    mine = {name: tensor.to("cpu", copy=True) for name, tensor in engine.weights()}
+    parts = [mine] * world.size
+    if world.size > 1:
+        torch.distributed.all_gather_object(parts, mine)
+        assert sum(len(part) for part in parts) == len({name for part in parts for name in part})
+    return {name: tensor for part in parts for name, tensor in part.items()}
 
 
 def _step(engine: Engine, items: Sequence[MicroBatch], counts: torch.Tensor, seed: int) -> float:

@@ -162,7 +162,7 @@ def run_all(jobs: Sequence[Job], world: int, stop_at: Sequence[int | None] | Non
         file, log = Path(directory) / "jobs.json", Path(directory) / "log"
         file.write_text(json.dumps(list(zip(stop_at or [None] * len(jobs), map(_as_json, jobs), strict=True))))
         processes = start(["-m", "tests.model.train.ranks", str(file)], world, log)
-        codes = [process.wait(timeout=180) for process in processes]
+        codes = [process.wait(timeout=900) for process in processes]
         assert not any(codes), log.read_text()[-4000:]
 
 

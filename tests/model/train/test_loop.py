@@ -13,6 +13,8 @@ import torch
 
 from model import checkpoint
 from model.families.models import restore
+from model.tensors import read_tensors, write_tensors
+from model.train import saving
 from model.train import scoring as scoring_module
 from model.train.heldout import evaluate
 from model.train.stage import STAGE
@@ -183,7 +185,7 @@ def test_clipping_bounds_the_update(dataset: str, tmp_path: Path) -> None:
     norms = {}
     for clip in (0.0, 1e-3):
         run = here(config(steps=1, clip=clip), dataset, tmp_path / str(clip))
-        moments = checkpoint.read_tensors(str(run.checkpoint / "training" / "optimizer.safetensors"))
+        moments = read_tensors(str(run.checkpoint / "training" / "optimizer.safetensors"))
         gradient = torch.cat([tensor.flatten() / 0.1 for name, tensor in moments.items() if name.endswith("/exp_avg")])
         norms[clip] = float(gradient.norm())
         logged = lines(tmp_path / str(clip) / "metrics.jsonl")[0]["grad_norm"]
@@ -242,15 +244,15 @@ def test_a_damaged_dataset_is_refused(tmp_path: Path) -> None:
 def test_a_disk_that_fills_up_leaves_the_older_checkpoint(
     dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, calls = checkpoint.write_tensors, []
+    write, calls = write_tensors, []
 
-    def full(path: str, tensors: Any) -> None:
+    def full(path: str, *rest: Any) -> tuple[str, int]:
         calls.append(path)
         if len(calls) == 4:
             raise OSError(28, "No space left on device", path)
-        write(path, tensors)
+        return write(path, *rest)
 
-    monkeypatch.setattr(checkpoint, "write_tensors", full)
+    monkeypatch.setattr(saving, "write_tensors", full)
     with pytest.raises(
         ClozeError, match=r"step-00000004 could not be written \(No space left on device\); older ones are intact"
     ):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from model import checkpoint
+from model.tensors import Tensors
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here, job, run_all
 
@@ -30,11 +31,11 @@ class Runs:
 
     def gradient(self, name: str) -> torch.Tensor:
         """The first moments after the last step: a sum of the gradients."""
-        state = checkpoint.read_tensors(str(self.path(name) / "training" / "optimizer.safetensors"))
+        state = Tensors.open(str(self.path(name) / "training"), "optimizer.safetensors")
         return torch.cat([state[key].flatten() for key in sorted(state) if key.endswith("/exp_avg")])
 
     def weights(self, name: str) -> torch.Tensor:
-        state = checkpoint.read_tensors(str(self.path(name) / "model.safetensors"))
+        state = checkpoint.weights(str(self.path(name)))
         return torch.cat([state[key].flatten() for key in sorted(state)])
 
     def losses(self, name: str) -> list[object]:

@@ -15,7 +15,7 @@ from pipeline.core.execution import Execution
     ("field", "value"),
     [
         ("workers", 0), ("processes", 0), ("nodes", 0), ("node_rank", -1), ("zero", 4), ("zero", -1), ("micro_batch", 0), ("threads", 0),
-        ("device", "tpu"), ("checkpoint_every", -1), ("checkpoint_minutes", 0), ("keep_checkpoints", 0), ("runner", ""),
+        ("device", "tpu"), ("checkpoint_every", 0), ("checkpoint_minutes", 0), ("keep_checkpoints", 0), ("runner", ""),
     ],
 )  # fmt: skip
 def test_values_out_of_range_are_refused(field: str, value: Any) -> None:
@@ -30,7 +30,7 @@ def test_a_rank_counts_from_zero() -> None:
 
 
 def test_a_crash_costs_minutes_by_default() -> None:
-    assert (Execution().checkpoint_every, Execution().checkpoint_minutes) == (0, 10.0)
+    assert (Execution().checkpoint_every, Execution().checkpoint_minutes) == (None, 10.0)
 
 
 def test_every_field_describes_itself() -> None:

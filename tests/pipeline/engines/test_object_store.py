@@ -16,7 +16,7 @@ from pipeline.core import artifact, fingerprints, lock, storage
 from pipeline.core.errors import ClozeError, DataError, UsageError
 from pipeline.corpus.sources import Source, list_sources, source_fingerprints
 from tests.flows.test_cli import cloze
-from tests.pipeline.engines.conftest import Store
+from tests.object_store import Store
 from tests.pipeline.engines.jobs import run, stage
 from tests.pipeline.engines.units import within
 

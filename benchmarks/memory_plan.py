@@ -1,0 +1,158 @@
+"""What the plan says that a training's ranks take, beside what they took: the memory model of `model.train.memory`, on this CPU.
+
+    python -m benchmarks.memory_plan [--shapes bert-medium:8x128:bf16,…] [--zero 0,1,2,3] [--checkpointing] [--steps 3]
+
+A shape is PRESET:ROWSxLENGTH[xMICRO-BATCHES]:PRECISION, with a vocabulary of 8,192. Each is trained for a few steps, with a save after
+each, in one process, and in two at every ZeRO stage; `took` is the highest resident set of the rank that takes most, less that of a
+training of a model of a few thousand weights, and `planned` what the plan says of it without the process itself. Every rank is forked off
+a process that has imported everything, under the memory settings that `cloze` gives its ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import platform
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flows.launchers.ranks import RANK_ENVIRONMENT
+from model.families.presets import model_config
+from model.train.config import PretrainConfig
+from model.train.memory import Computing, training_memory
+from pipeline.core.processes import peak_memory, reset_peak_memory
+from pipeline.core.worker import Events, Job
+from pipeline.core.worker import run as run_job
+from tests.model.datasets import write_dataset
+from tests.model.train.ranks import environments, job
+
+SHAPES = "bert-medium:8x128:bf16,bert-base:2x128:bf16,roberta-tiny:64x128:fp32,modern-tiny:16x512:bf16"
+VOCABULARY = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model, its rows at once, their length, and how many micro-batches a step has."""
+
+    model: str
+    rows: int
+    length: int
+    accumulation: int
+    precision: str
+    changes: Mapping[str, int] = field(default_factory=lambda: {"vocab_size": VOCABULARY})
+
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        model, cut, precision = text.split(":")
+        rows, length, *accumulation = map(int, cut.split("x"))
+        return cls(model, rows, length, *(accumulation or [1]), precision)
+
+
+def took(job: Job, world: int) -> int:
+    """The most bytes that a rank of the job had resident."""
+    pipes = []
+    for environment in environments(world):
+        read, write = os.pipe()
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                os.close(read)
+                os.environ.update(environment)
+                reset_peak_memory()
+                run_job(job, "model", Events())
+                os.write(write, str(peak_memory()).encode())
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        os.close(write)
+        pipes.append((pid, read))
+    found = []
+    for pid, read in pipes:
+        with os.fdopen(read) as stream:
+            found.append(int(stream.read() or 0))
+        os.waitpid(pid, 0)
+    if not all(found):
+        raise SystemExit("a rank failed; see above")
+    return max(found)
+
+
+def measured(shape: Shape, world: int, zero: int, steps: int, checkpointing: bool) -> tuple[int, int]:
+    """What was planned, and what was taken: bytes."""
+    model = model_config(shape.model, **shape.changes)
+    with tempfile.TemporaryDirectory() as directory:
+        data = write_dataset(
+            Path(directory) / "data", rows=64, heldout=4, length=shape.length, vocab_size=model.vocab_size, full=True,
+            pair_task="nsp" if "pair" in model.heads else None,
+        )  # fmt: skip
+        config = PretrainConfig(
+            model=model,
+            steps=steps,
+            global_batch=shape.rows * shape.accumulation * world,
+            precision="bf16" if shape.precision == "bf16" else "fp32",
+            heldout_rows=2,
+        )
+        item = job(
+            config, data, Path(directory) / "run", zero=zero, micro_batch=shape.rows, device="cpu", compile=False,
+            threads=1, activation_checkpointing=checkpointing, checkpoint_every=1,
+        )  # fmt: skip
+        found = took(item, world)
+    how = Computing(device="cpu", bf16=shape.precision == "bf16", checkpointing=checkpointing)
+    plan = training_memory(
+        model, shape.length, shape.rows, ranks=world, zero=zero, accumulating=shape.accumulation > 1, how=how
+    )
+    return round(plan.total - plan.process), found
+
+
+NOTHING = Shape(
+    "bert-tiny", 1, 16, 1, "fp32", {"vocab_size": 64, "hidden_size": 16, "num_attention_heads": 1, "intermediate_size": 16}
+)
+
+
+def warm() -> None:
+    """Import what a rank imports, and no more: a process that has run threads cannot be forked."""
+    import model.train.pretraining
+    from model.train.engines.deepspeed import _import_deepspeed
+
+    _import_deepspeed("cpu")
+    del model
+    gc.freeze()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default=SHAPES)
+    parser.add_argument("--zero", default="0,1,2,3", help="stages of two processes")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--alone", action="store_true", help="one process only")
+    parser.add_argument("--checkpointing", action="store_true", help="with --activation-checkpointing")
+    options = parser.parse_args(arguments)
+    if any(os.environ.get(name) != value for name, value in RANK_ENVIRONMENT.items()):
+        os.execve(
+            sys.executable, [sys.executable, "-m", "benchmarks.memory_plan", *sys.argv[1:]], {**os.environ, **RANK_ENVIRONMENT}
+        )
+    warm()
+    worlds = [(1, 0)] if options.alone else [(1, 0), *((2, int(stage)) for stage in options.zero.split(","))]
+    print(f"{platform.machine()}, {os.cpu_count()} cores; MB of a rank beside its process", flush=True)
+    print(f"{'shape':34}{'ranks':>6}{'ZeRO':>6}{'planned':>10}{'took':>8}{'off':>8}", flush=True)
+    process = {
+        engine: measured(NOTHING, *engine, options.steps, False)[1]
+        for engine in {(world, min(zero, 1)) for world, zero in worlds}
+    }
+    for text in options.shapes.split(","):
+        for world, zero in worlds:
+            planned, found = measured(Shape.parse(text), world, zero, options.steps, options.checkpointing)
+            found -= process[world, min(zero, 1)]
+            off = planned / found - 1
+            print(f"{text:34}{world:>6}{zero:>6}{planned / 1e6:>10,.0f}{found / 1e6:>8,.0f}{off:>+8.0%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,325 @@
+"""Tensors in safetensors files, written and read one after another, whole or a slice at a time.
+
+The tensors of a checkpoint lie in one file, or in as many as ranks wrote them:
+
+    model.safetensors
+    model-00001-of-00004.safetensors, model-00002-of-00004.safetensors, …
+
+A tensor lies in one of them under its name; or it is cut, and flat pieces of it lie in any of them, each under `NAME[START:STOP]`, with
+the whole tensor's shape under NAME in the file's metadata ("30522,768"). The headers tell all that, so there is no file that says it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from pipeline.core import storage
+from pipeline.core.errors import DataError
+
+SUFFIX = ".safetensors"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+PICKLE = "a pickle, which can run code when it is read; convert it to safetensors where it comes from"
+BLOCK = 16 << 20  # bytes that are written and hashed at once
+MOST_HEADER = 100_000_000  # bytes, as the format has it
+DTYPES = {  # as the safetensors format names them
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_KNOWN = {name: dtype for dtype, name in DTYPES.items()}
+_PIECE = re.compile(r"(.+)\[(\d+):(\d+)\]")
+_PART = re.compile(r"(.+)-(\d{5,})-of-(\d{5,})\.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Numbers of a tensor that lie behind each other once it is flattened.
+
+    Attributes:
+        name: the tensor's.
+        shape: the whole tensor's.
+        start: where they begin.
+        values: [n], any device.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    values: Tensor
+
+    @property
+    def whole(self) -> bool:
+        return self.values.numel() == math.prod(self.shape)
+
+    @property
+    def key(self) -> str:
+        """The name that it has in a file."""
+        return self.name if self.whole else f"{self.name}[{self.start}:{self.start + self.values.numel()}]"
+
+
+def part_name(name: str, number: int, count: int) -> str:
+    """The file that part `number` (from 0) of `count` is in: `model.safetensors`, or `model-00001-of-00002.safetensors`."""
+    return name if count == 1 else f"{name.removesuffix(SUFFIX)}-{number + 1:05d}-of-{count:05d}{SUFFIX}"
+
+
+def write_tensors(
+    path: str, tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]] | None = None
+) -> tuple[str, int]:
+    """Write tensors as one safetensors file, atomically. Tensors that share memory are written out each.
+
+    One tensor after another goes out, so that no more than one of them is in memory twice: `safetensors.torch.save` would first lay
+    all of them together.
+
+    Args:
+        shapes: of the tensors that pieces belong to.
+
+    Returns:
+        The file's sha256 and its size in bytes.
+    """
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # so that every number lies aligned
+    ready = {name: tensors[name].detach() for name in order}
+    said = {name: ",".join(map(str, shape)) for name, shape in sorted((shapes or {}).items())}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **said}}
+    end = 0
+    for name, tensor in ready.items():
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the format wants the numbers aligned
+    opening = len(text).to_bytes(8, "little") + text
+    digest = hashlib.sha256(opening)
+    with storage.atomic_output(path) as handle:
+        handle.write(opening)
+        for tensor in ready.values():
+            content = _bytes(tensor.to("cpu").contiguous())
+            for start in range(0, len(content), BLOCK):
+                block = content[start : start + BLOCK]
+                handle.write(block)
+                digest.update(block)
+    return digest.hexdigest(), len(opening) + end
+
+
+def read_tensors(path: str) -> dict[str, Tensor]:
+    """Read a safetensors file onto the CPU.
+
+    Raises:
+        DataError: it is missing, a pickle, or damaged.
+    """
+    with Tensors([path]) as found:
+        return dict(found)
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Where numbers [start, stop) of a flattened tensor lie: a file, and the first one's byte in it."""
+
+    start: int
+    stop: int
+    path: str
+    offset: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    pieces: list[_Piece]
+
+
+class Tensors(MutableMapping[str, Tensor]):
+    """The tensors of some files by name, read anew whenever one is asked for: none is kept.
+
+    Tensors that are set lie in memory, and hide the files' of the same name.
+
+    Args:
+        files: of safetensors.
+
+    Raises:
+        DataError: one is missing, a pickle, or damaged; or together they lack a part of a tensor.
+    """
+
+    def __init__(self, files: Sequence[str]) -> None:
+        self._entries: dict[str, _Entry | Tensor] = {}
+        self._opened: tuple[str, IO[bytes]] | None = None
+        shapes: dict[str, tuple[int, ...]] = {}
+        for path in files:
+            self._add(path, shapes)
+        for name, entry in self._entries.items():
+            assert isinstance(entry, _Entry)
+            _check_whole(name, entry, files)
+
+    @classmethod
+    def open(cls, directory: str, name: str) -> Tensors:
+        """Those of `directory`'s file `name`, or of all the parts it is cut into.
+
+        Raises:
+            DataError: there is none, a part is missing, or one is damaged.
+        """
+        return cls(part_files(directory, name))
+
+    def __getitem__(self, name: str) -> Tensor:
+        entry = self._entries[name]
+        return entry if isinstance(entry, Tensor) else self._read(entry, 0, math.prod(entry.shape)).view(entry.shape)
+
+    def slice(self, name: str, start: int, stop: int) -> Tensor:
+        """Numbers [start, stop) of the flattened tensor; no others are read."""
+        entry = self._entries[name]
+        return entry.flatten()[start:stop] if isinstance(entry, Tensor) else self._read(entry, start, stop)
+
+    def __setitem__(self, name: str, tensor: Tensor) -> None:
+        self._entries[name] = tensor
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def clear(self) -> None:
+        """Forget all of them, and let go of the files."""
+        self._entries.clear()
+        self._close()
+
+    def __enter__(self) -> Tensors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._opened is not None:
+            self._opened[1].close()
+            self._opened = None
+
+    def _handle(self, path: str) -> IO[bytes]:
+        """The file, opened; one at a time, as a checkpoint may have more parts than a process may open files."""
+        if self._opened is None or self._opened[0] != path:
+            self._close()
+            self._opened = path, storage.open_input(path)
+        return self._opened[1]
+
+    def _read(self, entry: _Entry, start: int, stop: int) -> Tensor:
+        found = torch.empty(stop - start, dtype=entry.dtype)
+        for piece in entry.pieces:
+            begin, end = max(start, piece.start), min(stop, piece.stop)
+            if begin < end:
+                handle = self._handle(piece.path)
+                handle.seek(piece.offset + (begin - piece.start) * entry.dtype.itemsize)
+                _fill(handle, piece.path, _bytes(found[begin - start : end - start]))
+        return found
+
+    def _add(self, path: str, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Take up what the file's header tells."""
+        if path.endswith(PICKLES):
+            raise DataError(f"{path} is {PICKLE}")
+        handle, size = self._handle(path), int(storage.stat(path)["size"])
+        handle.seek(0)
+        try:
+            length = int.from_bytes(handle.read(8), "little")
+            if not 0 < length <= min(MOST_HEADER, size - 8):
+                raise ValueError("no header of safetensors")
+            header = json.loads(handle.read(length))
+            metadata = header.pop("__metadata__", None) or {}
+            cuts = {found[1] for found in map(_PIECE.fullmatch, header) if found}
+            shapes |= {name: tuple(map(int, text.split(","))) for name, text in metadata.items() if name in cuts}
+            for key, value in header.items():
+                dtype, shape = _KNOWN[value["dtype"]], tuple(map(int, value["shape"]))
+                begin, end = value["data_offsets"]
+                if end - begin != math.prod(shape) * dtype.itemsize or not 0 <= begin <= end <= size - 8 - length:
+                    raise ValueError(f"{key} lies outside of it")
+                cut = _PIECE.fullmatch(key)
+                name, start = (cut[1], int(cut[2])) if cut and cut[1] in shapes else (key, 0)
+                entry = self._entries.setdefault(name, _Entry(dtype, shapes[name] if name != key else shape, []))
+                assert isinstance(entry, _Entry)
+                entry.pieces.append(_Piece(start, start + math.prod(shape), path, 8 + length + begin))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path} is no safetensors file or is damaged ({error}); use another checkpoint") from error
+
+
+def part_files(directory: str, name: str) -> list[str]:
+    """The file `name` of `directory`, or all the parts that it is cut into.
+
+    Raises:
+        DataError: there is none, or not all of them.
+    """
+    path = storage.join(directory, name)
+    if storage.exists(path):
+        return [path]
+    stem, parts = name.removesuffix(SUFFIX), dict[int, list[str]]()
+    for file in storage.list_files(directory):
+        found = _PART.fullmatch(file)
+        if found and found[1] == stem:
+            parts.setdefault(int(found[3]), []).append(file)
+    for count, files in parts.items():
+        if files == [part_name(name, number, count) for number in range(count)]:
+            return [storage.join(directory, file) for file in files]
+    there = f" ({', '.join(file for files in parts.values() for file in files)} alone)" if parts else ""
+    raise DataError(f"{path} is missing{there}; use another checkpoint")
+
+
+def copy_into(network: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy every tensor of the network's state from `tensors`, one after another.
+
+    Raises:
+        DataError: one is missing, or has another shape.
+    """
+    errors: list[str] = []
+    for prefix, module in network.named_modules():
+        copy_own(module, f"{prefix}." if prefix else "", tensors, errors)
+    refuse(errors)
+
+
+def refuse(errors: Sequence[str]) -> None:
+    """Raises DataError if something did not fit."""
+    if errors:
+        raise DataError(f"the checkpoint's weights are not those of the model ({errors[0].strip()}); use another checkpoint")
+
+
+def copy_own(module: torch.nn.Module, prefix: str, tensors: Mapping[str, Tensor], errors: list[str]) -> None:
+    """Copy what the module itself holds, without those below it; what does not fit is added to `errors`."""
+    missing: list[str] = []
+    module._load_from_state_dict(tensors, prefix, {}, True, missing, [], errors)
+    errors += [f"{name} is missing" for name in missing]
+
+
+def _check_whole(name: str, entry: _Entry, files: Sequence[str]) -> None:
+    entry.pieces.sort(key=lambda piece: (piece.start, piece.stop))
+    stops = [piece.stop for piece in entry.pieces]
+    if [piece.start for piece in entry.pieces] != [0, *stops[:-1]] or stops[-1] != math.prod(entry.shape):
+        place = files[0] if len(files) == 1 else files[0].rpartition("/")[0]
+        raise DataError(f"{place} lacks a part of {name}, or has one twice; use another checkpoint")
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """A contiguous tensor's memory on the CPU."""
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _fill(handle: IO[bytes], path: str, target: memoryview) -> None:
+    while len(target):
+        count = handle.readinto(target)  # type: ignore[attr-defined]
+        if not count:
+            raise DataError(f"{path} ends too early; use another checkpoint")
+        target = target[count:]

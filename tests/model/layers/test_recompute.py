@@ -1,0 +1,69 @@
+"""Layers that are computed again for the gradient: the same bits as layers that keep what they computed, in every family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from model.families.table import FAMILIES
+from model.layers.encoder import Encoder, recompute_layers
+from model.objectives import choose
+from model.train.scoring import Scoring
+from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
+
+DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
+
+
+def gradients(family: str, precision: Any, names: tuple[str, ...], again: bool) -> tuple[float, dict[str, torch.Tensor], int]:
+    """A step's loss and gradients, and how many numbers are kept for them."""
+    model = tiny_model(family=family, num_hidden_layers=4, **DROPOUT)
+    if again:
+        recompute_layers(model)
+    scoring = Scoring(model, names, precision).train()
+    batch = tiny_batch(rows=4, length=12)
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    torch.manual_seed(5)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss, _ = scoring(batch, torch.ones(len(names)))
+    loss.backward()
+    found = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return float(loss.detach()), found, sum(kept.values())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_gradients_are_the_same_bits_and_less_is_kept(family: str, precision: str, tmp_path: Any) -> None:
+    config = tiny_config(family, num_hidden_layers=4, **DROPOUT)
+    pieces = write_tokenizer(tmp_path)
+    pair = "sop" if family == "albert" else "nsp" if "pair" in config.heads else None
+    names = tuple(choose(config, dataset_info(pieces, pair_task=pair), None, None))
+    loss, usual, kept = gradients(family, precision, names, again=False)
+    loss_again, found, kept_again = gradients(family, precision, names, again=True)
+    assert loss_again == loss
+    assert found.keys() == usual.keys()
+    for name, gradient in usual.items():
+        assert torch.equal(found[name], gradient), name
+    assert any(gradient.abs().sum() > 0 for gradient in usual.values())
+    assert kept_again < 0.9 * kept
+
+
+def test_nothing_is_computed_again_where_there_is_no_gradient() -> None:
+    model = tiny_model(num_hidden_layers=4)
+    recompute_layers(model)
+    assert any(isinstance(part, Encoder) and part.recomputes for part in model.modules())
+    calls: list[int] = []
+    model.encoder.layers[1].register_forward_pre_hook(lambda *_: calls.append(1))
+    with torch.no_grad():
+        model(tiny_batch())
+    assert len(calls) == 1
+    outputs = model.train()(tiny_batch())
+    outputs["hidden"].sum().backward()
+    assert len(calls) == 3, "once forward, once again"

@@ -1,0 +1,29 @@
+"""A fine-tuning whose artifact lies in an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from model import checkpoint
+from pipeline.core import artifact, storage
+from pipeline.core.errors import UsageError
+from tests.model.tasks.stages import finetune, settings
+from tests.object_store import Store
+
+
+def test_it_is_the_fine_tuning_of_a_disk(store: Store, sentiment: Path, pretrained: str, tmp_path: Path) -> None:
+    out = store.path("tuned")
+    finetune(settings(sentiment), pretrained, out, execution={"checkpoint_every": 5})
+    finetune(settings(sentiment), pretrained, tmp_path / "tuned")
+    assert artifact.verify(out).ok
+    ours, theirs = (checkpoint.load(path).state for path in (out, str(tmp_path / "tuned")))
+    assert ours.keys() == theirs.keys()
+    assert all(tensor.equal(theirs[name]) for name, tensor in ours.items())
+    assert not [name for name in storage.list_files(out) if name.startswith(("checkpoints/", "_"))]
+
+
+def test_frozen_features_need_a_disk(store: Store, sentiment: Path, pretrained: str) -> None:
+    with pytest.raises(UsageError, match="not on a local disk, where the features of a frozen encoder"):
+        finetune(settings(sentiment, frozen="last"), pretrained, store.path("tuned"))
