@@ -48,7 +48,7 @@ class Chaos:
 
     def command(self, out: Path, *more: Any) -> list[Any]:
         return [
-            "pretrain", "--dataset", self.dataset, "--model", "bert-tiny", "--global-batch", 12, "--micro-batch", 4, "--precision", "fp32",
+            "pretrain", "--dataset", self.dataset, "--model", "bert-tiny", "--global-batch", 24, "--micro-batch", 4, "--precision", "fp32",
             "--device", "cpu", "--threads", 1, "--steps", self.steps, "--set", "warmup_steps=1", "--set", "heldout_rows=8",
             "--set", "log_every=1", "--out", out, *more,
         ]  # fmt: skip
