@@ -23,6 +23,7 @@ from typing import Any
 
 import jsonschema
 
+from pipeline.core.processes import before_exec
 from tests.flows.launchers.trainjob_schema import TRAIN_JOB
 
 CLUSTER = Path(os.environ.get("CLUSTER", "/nonexistent"))
@@ -83,7 +84,9 @@ def pod(job: Path, node: int) -> int:
         "PET_NODE_RANK": str(node),
     }
     plain = {found["name"]: found["value"] for found in trainer.get("env", []) if "value" in found}
-    container = subprocess.Popen(trainer["command"], env={**os.environ, **plain, **ranks}, start_new_session=True)
+    container = subprocess.Popen(
+        trainer["command"], env={**os.environ, **plain, **ranks}, start_new_session=True, preexec_fn=before_exec()
+    )
     signal.signal(signal.SIGTERM, lambda *_: container.terminate())
     tell(phase="Running")
     code = container.wait()
