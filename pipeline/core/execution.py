@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 LEAST_GRACE = 25.0  # seconds
 ANNOUNCED_GRACE = 180.0  # and what Slurm and Kubernetes are told where nobody says: enough for BERT-large on a shared disk
@@ -139,6 +139,15 @@ class Execution(BaseModel):
     def announced_grace(self) -> float:
         """Seconds for a scheduler that wants to know beforehand how long ranks may take to end."""
         return ANNOUNCED_GRACE if self.grace_seconds is None else self.grace_seconds
+
+    @field_validator("micro_batch", mode="before")
+    @classmethod
+    def _rows_or_auto(cls, value: object) -> object:
+        """One sentence, where each part of the union would have one."""
+        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if number is None or number == "auto" or (isinstance(number, int) and number >= 1):
+            return number
+        raise ValueError("give a number of 1 or more, or auto")
 
     @model_validator(mode="after")
     def _fewer_are_no_more(self) -> Execution:

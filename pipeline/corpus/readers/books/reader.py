@@ -23,6 +23,7 @@ PIECE = 20_000  # characters of a piece
 SHORTEST_CHAPTER = 400  # characters; what is shorter (an epigraph, a part's title page) goes with the chapter after it
 _XML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:\?xml\b|!DOCTYPE\s+TEI|TEI(?:\.2|Corpus)?\b)")
 _HEAD_BYTES = 1024
+_BESIDE_BOOKS = frozenset("readme license licence copying notice changelog contributing".split())
 
 
 class BooksReader(FileReader):
@@ -34,6 +35,10 @@ class BooksReader(FileReader):
         for ending in (".txt", ".xml", ".tei", ".md", ".markdown")
         for packed in ("", ".gz", ".bz2", ".xz", ".zst")
     ) + ("*.epub",)
+
+    def _wanted(self, name: str) -> bool:
+        """What lies beside books in many a folder, and is none, only where it is named itself."""
+        return super()._wanted(name) and posixpath.basename(name).lower().partition(".")[0] not in _BESIDE_BOOKS
 
     def read(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[Document]:
         """The chapters of one book."""
