@@ -38,6 +38,11 @@ def buckets(words: Words, length: int, bits: int) -> I64:
     return (words.ngrams(length) >> np.uint64(64 - bits)).astype(np.int64)
 
 
+def all_buckets(words: Words, bits: int) -> I64:
+    """int64: those of all words, then those of all pairs."""
+    return np.concatenate([buckets(words, length, bits) for length in (1, 2)])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
     """A learned filter.
@@ -66,7 +71,7 @@ class Filter:
         return round(self._linear(words) if self.kind == "linear" else self._ngram(words), DIGITS)
 
     def _linear(self, words: Words) -> float:
-        places = np.concatenate([buckets(words, length, self.bits) for length in (1, 2)])
+        places = all_buckets(words, self.bits)
         return 1.0 / (
             1.0 + math.exp(-float(np.clip(self.weights[places].sum(dtype=np.float64) / places.size + self.bias, -30, 30)))
         )

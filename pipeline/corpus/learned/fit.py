@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.core.errors import DataError
 from pipeline.corpus.dedup.ngrams import Words, normal
-from pipeline.corpus.learned_filter import ADDED, F32, Filter, buckets, thresholds
+from pipeline.corpus.learned_filter import ADDED, F32, Filter, all_buckets, thresholds
 
 STRENGTHS = (1e2, 1e3, 1e4, 1e5)  # inverse of the penalty; chosen by held-out documents
 FEWEST = 20  # documents of a kind, of which a fifth is held out
@@ -72,8 +72,7 @@ def _features(examples: Iterable[Example], bits: int) -> Any:
 
     places, values, begins = [], [], [0]
     for example in examples:
-        words = Words(normal(example.text))
-        found, counts = np.unique(np.concatenate([buckets(words, length, bits) for length in (1, 2)]), return_counts=True)
+        found, counts = np.unique(all_buckets(Words(normal(example.text)), bits), return_counts=True)
         places.append(found)
         values.append(counts / counts.sum())
         begins.append(begins[-1] + found.size)
@@ -97,8 +96,7 @@ def _ngram(texts: Iterable[str], bits: int) -> Filter:
     for text in texts:
         words = Words(normal(text))
         total += words.count
-        for length in (1, 2):
-            np.add.at(counts, buckets(words, length, bits), 1.0)
+        np.add.at(counts, all_buckets(words, bits), 1.0)
     return Filter(kind="ngram", bits=bits, weights=np.log(counts + ADDED).astype(np.float32), bias=float(np.log(max(1, total))))
 
 

@@ -6,8 +6,10 @@ import re
 from collections.abc import Sequence
 
 from pipeline.corpus.readers.base import Tally
+from pipeline.corpus.readers.streams import FORMATS
 
 HEAD_BYTES = 4096
+_PACKERS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 _SPACE = rb"(?:\xef\xbb\xbf)?\s*"
 
 # What it is, which source reads it (empty: none), and how it begins.
@@ -36,10 +38,7 @@ _KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
     ("an RTF document", "", re.compile(rb"\{\\rtf1")),
     ("a zip archive", "", re.compile(rb"PK\x03\x04")),
     ("a tar archive", "", re.compile(rb".{257}ustar[\0 ]", re.S)),
-    ("packed by gzip", "", re.compile(rb"\x1f\x8b\x08")),
-    ("packed by bzip2", "", re.compile(rb"BZh[1-9]1AY&SY")),
-    ("packed by xz", "", re.compile(rb"\xfd7zXZ\0")),
-    ("packed by zstd", "", re.compile(rb"\x28\xb5\x2f\xfd")),
+    *((f"packed by {name}", "", FORMATS[ending].magic) for ending, name in _PACKERS.items()),
 )
 _ADVICE = {
     "a part of a MediaWiki dump": "put it back between <mediawiki> and </mediawiki> for source wikipedia",

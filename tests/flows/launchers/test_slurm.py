@@ -133,16 +133,21 @@ def test_a_job_whose_time_is_over_is_queued_again(cluster: slurm_cluster.Slurm, 
     assert "the job is queued again" in (out / "_logs" / "slurm" / f"{job}.log").read_text()
 
 
-@needs_slurm
-@pytest.mark.soak
-def test_the_same_command_attaches_to_the_job_of_one_that_was_killed(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def left_alone(cluster: slurm_cluster.Slurm, out: Path) -> str:
+    """A job that runs, and whose submitter was killed."""
     script = "import sys; from pathlib import Path; from tests.flows.launchers import test_slurm as t; t.run(Path(sys.argv[1]), t.Heard(), 'twice')"
     killed = subprocess.Popen([sys.executable, "-c", script, str(out)], cwd=REPOSITORY, start_new_session=True)
     cluster.until(lambda: (out / "_pid-1").exists())
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    job = job_of(out)
+    return job_of(out)
+
+
+@needs_slurm
+@pytest.mark.soak
+def test_the_same_command_attaches_to_the_job_of_one_that_was_killed(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    job = left_alone(cluster, out)
     assert cluster.jobs()[job] == "RUNNING"
     heard = Heard()
     thread = meanwhile(heard, lambda: heard.steps, lambda: cluster.run("scancel", "--batch", "--signal=TERM", job))
@@ -239,12 +244,7 @@ def test_states_that_slurm_may_tell() -> None:
 @pytest.mark.soak
 def test_cancel_ends_a_job_that_nobody_follows(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    script = "import sys; from pathlib import Path; from tests.flows.launchers import test_slurm as t; t.run(Path(sys.argv[1]), t.Heard(), 'twice')"
-    killed = subprocess.Popen([sys.executable, "-c", script, str(out)], cwd=REPOSITORY, start_new_session=True)
-    cluster.until(lambda: (out / "_pid-1").exists())
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.wait()
-    job = job_of(out)
+    job = left_alone(cluster, out)
     done = subprocess.run(
         [sys.executable, "-c", "from flows.cli import entry; entry()", "cancel", f"{out}/", "--json"],
         cwd=REPOSITORY, capture_output=True, text=True, check=False,

@@ -5,6 +5,7 @@ Footnotes, images, tables, code and HTML are no running text. What stands before
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.books.book_text import Book
 from pipeline.corpus.readers.prose import reads_as_prose
+from pipeline.corpus.readers.streams import FORMATS
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -30,8 +32,10 @@ _CHAPTER_TAGS = ("h1", "h2")
 
 def is_markdown(name: str, text: str) -> bool:
     """Whether the text is Markdown: by its file's name, or by its headings."""
-    plain = re.sub(r"\.(?:gz|bz2|xz|zst)$", "", name.lower())
-    return plain.endswith(NAMES) or ("#" in text and len(_HEADING.findall(text)) >= _FEWEST_HEADINGS)
+    plain, packed = posixpath.splitext(name.lower())
+    return (plain if packed in FORMATS else plain + packed).endswith(NAMES) or (
+        "#" in text and len(_HEADING.findall(text)) >= _FEWEST_HEADINGS
+    )
 
 
 def read(text: str, tally: Tally) -> Book:
