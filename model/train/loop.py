@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -303,6 +304,7 @@ class _Loop:
         rate = recipe.learning_rate_at(moment)
         norm = self.engine.step(rate)
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens
+        progress.by_source = [ours + now for ours, now in zip(progress.by_source or repeat(0), agreed.by_source, strict=False)]
         self._unread.append(_Unread(step + 1, norm, figures, counts))
         logs = self._logs(progress.step, moment)
         self._read(keep=0 if logs or norm.device.type == "cpu" else 1)
@@ -316,11 +318,16 @@ class _Loop:
             **recipe.learning_rates_at(moment),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
+            **self._mixed_figures(),
         }
         self.window = Window(self.training.trained.names, device)
         if progress.step == self.training.begun.step + 1:
             self._check_first_loss(line.get("loss"))
         return line
+
+    def _mixed_figures(self) -> dict[str, float]:
+        mixed, progress = self.training.mixed, self.progress
+        return {} if mixed is None else mixed.figures(self.source.samples(progress.step), progress.by_source)
 
     def _logs(self, step: int, moment: Moment) -> bool:
         """Whether step `step` (from 1) gets a log line: the first, the last and the measured ones always do."""
@@ -430,8 +437,11 @@ class _Loop:
             raise RollBack(self.progress.step, max(1, self.progress.skipped_in_a_row))
         with self.clock.aside("saving"):
             self.progress.window = self.window.state(self.world)
-            self.progress.samples = self.source.samples(self.progress.step)
-            self.saver.begin(self.progress, self._kept(), self.engine)
+            self.progress.samples = samples = self.source.samples(self.progress.step)
+            datasets: Sequence[Mapping[str, Any]] = ()
+            if (mixed := self.training.mixed) is not None:
+                self.progress.places, datasets = mixed.places(samples), mixed.told(samples, self.progress.by_source)
+            self.saver.begin(self.progress, self._kept(), self.engine, datasets)
         self._saved = self.progress.step
 
     def _sync(self) -> None:

@@ -80,6 +80,11 @@ def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Ou
         "learning_rate": training.recipe.learning_rate,
         "parameters": setup.parameters,
         "tokens": progress.tokens,
+        **(
+            {}
+            if training.mixed is None
+            else {"datasets": training.mixed.told(setup.source.samples(progress.step), progress.by_source)}
+        ),
         "skipped_steps": progress.skipped,
     }
     rows, tokens = setup.source.samples(progress.step) - begun.sample, progress.tokens - begun.tokens

@@ -18,7 +18,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,7 @@ class Snapshot:
         weights: this rank's, by name.
         optimizer: this rank's tensors, and pieces of tensors.
         shapes: of the tensors that the pieces belong to.
+        datasets: of a mixture, what `checkpoint.describe` says of each.
     """
 
     step: int
@@ -58,6 +59,7 @@ class Snapshot:
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    datasets: Sequence[Mapping[str, Any]] = ()
 
 
 class Saver:
@@ -91,7 +93,9 @@ class Saver:
         found, self._landed = self._landed, []
         return found
 
-    def begin(self, progress: state.Progress, kept: Milestones, engine: Engine) -> None:
+    def begin(
+        self, progress: state.Progress, kept: Milestones, engine: Engine, datasets: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         """Copy this step's state and have it written. Returns as soon as training may go on.
 
         Raises:
@@ -123,6 +127,7 @@ class Saver:
             weights=weights,
             optimizer=optimizer,
             shapes=shapes,
+            datasets=datasets,
         )
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="cloze-save", daemon=True)
         self._thread.start()
@@ -224,6 +229,7 @@ class Saver:
             heads=saved.heads,
             task=saved.task,
             dataset=saved.dataset,
+            datasets=snapshot.datasets,
             step=snapshot.step,
         )
         storage.write_bytes(storage.join(directory, checkpoint.TRAINING, state.STATE), snapshot.state)

@@ -1,4 +1,4 @@
-"""The stage pretrain: a dataset in, and perhaps weights to begin with (checkpoint) or a training to go on with (continue); a trained
+"""The stage pretrain: a dataset in, or several, and perhaps weights to begin with (checkpoint) or a training to go on with (continue); a trained
 encoder out. Heavy imports wait until it runs.
 """
 
@@ -43,7 +43,7 @@ STAGE = Stage(
     config=PretrainConfig,
     run=run,
     inputs={
-        "dataset": Input(kinds=("dataset",), required=True),
+        "dataset": Input(kinds=("dataset",), required=True, several=True),
         "checkpoint": Input(kinds=("pretrain",), also=("merge",), named=True),
         "continue": Input(kinds=("pretrain",), named=True),
         "teacher": Input(kinds=("pretrain",), named=True),

@@ -31,6 +31,7 @@ FORMATS = (3, 4)  # that are read: the third had all tensors in one file, as one
 FORMAT = FORMATS[-1]
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
+OLDER: dict[str, Any] = {"passed": [], "places": {}, "by_source": []}  # of checkpoints that do not say it
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ class Progress:
         first_loss: the loss before the first update of this phase.
         best: the best measurement of this phase so far, and its step.
         passed: what this phase has passed over: (step, steps), see `model.train.rollback`.
+        places: of a mixture's datasets, by fingerprint: the next sample of each.
+        by_source: real tokens of each dataset of a mixture, in this phase.
     """
 
     step: int = 0
@@ -64,6 +67,8 @@ class Progress:
     first_loss: float | None = None
     best: dict[str, float] | None = None
     passed: list[list[int]] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+    by_source: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +118,9 @@ class Resumed:
 
     def as_phase(self) -> Resumed:
         """For a training that goes on from here as a new phase: the counters go on, its lines and measurements are its own."""
-        progress = replace(self.progress, window={}, pending=None, first_loss=None, best=None, passed=[])
+        progress = replace(
+            self.progress, window={}, pending=None, first_loss=None, best=None, passed=[], places={}, by_source=[]
+        )
         return replace(self, progress=progress, own=False)
 
 
@@ -216,7 +223,7 @@ def read(directory: str) -> Resumed:
 def _read_state(directory: str) -> dict[str, Any]:
     name = storage.join(directory, checkpoint.TRAINING, STATE)
     try:
-        content: dict[str, Any] = {"passed": [], **json.loads(storage.read_text(name))}  # older ones passed over nothing
+        content: dict[str, Any] = {**OLDER, **json.loads(storage.read_text(name))}
         missing = Progress.__dataclass_fields__.keys() - content.keys()
         if content["format"] not in FORMATS or missing or Run.__dataclass_fields__.keys() - content["run"].keys():
             raise DataError(

@@ -24,7 +24,7 @@ from model.data.collate import collate
 from model.data.directions import Directions
 from model.data.layouts import Kind
 from model.data.rows import MaskedRows
-from model.data.shards import Shards
+from model.data.shards import Rows
 from model.families.config import ModelConfig
 from model.train import memory
 from model.train.distributed import World
@@ -57,7 +57,7 @@ class Trial:
 
     scoring: Scoring
     model: ModelConfig
-    train: Shards
+    train: Rows
     info: DatasetInfo
     layout: Kind
     directions: Directions
@@ -223,7 +223,7 @@ def _local_ranks(world: World) -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", str(world.size)))
 
 
-def _predictions(train: Shards, info: DatasetInfo) -> int:
+def _predictions(train: Rows, info: DatasetInfo) -> int:
     """The most positions that one of the first rows predicts, of a full row."""
     rows = np.arange(min(len(train), LOOKED_AT))
     found = train.take(rows, np.zeros_like(rows))
