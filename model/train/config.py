@@ -118,6 +118,10 @@ class PretrainConfig(StageConfig):
     clip: float = Field(default=1.0, ge=0)
     """The gradient's greatest norm; 0 never clips."""
 
+    ema: float | None = Field(default=None, gt=0, lt=1)
+    """Keep an exponential average of the weights, of which this much stays at each step, such as .999: it is the checkpoints' model, and
+    its held-out loss is told beside that of the weights that are trained."""
+
     seed: int = Field(default=1, ge=0, lt=1 << 63)
     """Of weights, order and dropout."""
 

@@ -53,12 +53,19 @@ def model_of(facts: Facts) -> Any:
 
 
 def training_memory(
-    model: ModelConfig, length: int, rows: int, execution: Execution, device: str, computer: Computer, precision: str = "auto"
+    model: ModelConfig,
+    length: int,
+    rows: int,
+    execution: Execution,
+    device: str,
+    computer: Computer,
+    precision: str = "auto",
+    averaging: bool = False,
 ) -> tuple[int, int]:
     """(bytes of the machine's memory, bytes of each GPU) that training takes with so many rows a step."""
     there, ranks = hardware.of(device, computer), execution.processes * execution.nodes
     bf16 = there.computes_bf16 if precision == "auto" else precision == "bf16"
-    how = Computing(device=there.kind, bf16=bf16, checkpointing=execution.activation_checkpointing)
+    how = Computing(device=there.kind, bf16=bf16, checkpointing=execution.activation_checkpointing, averaging=averaging)
     zero, most = execution.zero or 0, -(-rows // ranks)
     asked = execution.micro_batch if isinstance(execution.micro_batch, int) else None
     fitting = (
@@ -114,7 +121,9 @@ def ahead(
     )
     taken = (0, 0)
     if model is not None:
-        taken = training_memory(model, length, config.global_batch, execution, device, computer, config.precision)
+        taken = training_memory(
+            model, length, config.global_batch, execution, device, computer, config.precision, config.ema is not None
+        )
     return Cost(
         amount=work * tokens,
         speed=reached,
@@ -123,7 +132,7 @@ def ahead(
         width=width,  # on a CPU the processes share the cores
         kind=device,
         size=float(weights or 1),
-        disk_bytes=arithmetic.BYTES_A_WEIGHT * weights * (kept + 1),
+        disk_bytes=arithmetic.checkpoint_bytes(weights, config.ema is not None) * (kept + 1),
         memory_bytes=taken[0],
         gpu_memory_bytes=taken[1],
         makes={

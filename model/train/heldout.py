@@ -54,7 +54,7 @@ class Looks:
     last: int
 
     @classmethod
-    def within(cls, steps: int, trained: int, wanted: int, every: int | None) -> Looks:
+    def within(cls, steps: int, trained: int, wanted: int, every: int | None, passes: int = 1) -> Looks:
         """What costs at most `SHARE` of training on `trained` rows in so many steps.
 
         Half of that is for the last evaluation, the rest for those on the way: of short runs fewer, over fewer rows. An interval
@@ -63,8 +63,9 @@ class Looks:
         Args:
             wanted: the most rows of an evaluation.
             every: the interval that was asked for; None: `EVALUATIONS` in all, if they can be afforded.
+            passes: how often each row is scored.
         """
-        room = int(SHARE / FORWARD_COST * trained)
+        room = int(SHARE / FORWARD_COST * trained / passes)
         least = min(wanted, FEWEST_ROWS)
         last = min(wanted, max(least, room // 2))
         rest = max(0, room - last)
@@ -162,6 +163,7 @@ class HeldOutMeasure:
         begun: the step that training began with.
         steps: how many it has; None: that is not known before it ends, and follows from how far it is.
         every: the interval that was asked for.
+        passes: how often the rows are scored, as once with the weights and once with their average.
         row_seconds: what a row took in the newest evaluation; None: there was none yet.
     """
 
@@ -172,13 +174,14 @@ class HeldOutMeasure:
     begun: int
     steps: int | None
     every: int | None = None
+    passes: int = 1
     row_seconds: float | None = None
     best: str = "heldout_loss"
     higher_is_better: bool = False
 
     def looks(self, steps: int) -> Looks:
         """How often and how much is scored in so many steps."""
-        return Looks.within(steps, self.batches.before(steps), self.heldout.rows, self.every)
+        return Looks.within(steps, self.batches.before(steps), self.heldout.rows, self.every, self.passes)
 
     def due(self, step: int, moment: Moment) -> bool:
         if self.steps is None and self.every is None:
@@ -198,7 +201,7 @@ class HeldOutMeasure:
 
     def closing(self, step_seconds: float) -> float:
         """What the last evaluation will take at most, in seconds, where a step takes so many."""
-        return self.heldout.rows * (self.row_seconds or FORWARD_COST * step_seconds / self.batches.last)
+        return self.passes * self.heldout.rows * (self.row_seconds or FORWARD_COST * step_seconds / self.batches.last)
 
 
 @torch.no_grad()

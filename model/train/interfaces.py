@@ -253,6 +253,7 @@ class Recipe:
         seed: of dropout.
         precision: of the forward pass; weights, gradients and optimizer are fp32.
         max_skipped: steps in a row that may be skipped for a gradient that is not finite.
+        ema: what of the weights' average stays at each step; None: none is kept.
     """
 
     pace: Pace
@@ -268,6 +269,7 @@ class Recipe:
     weight_decay: float = 0.01
     clip: float = 1.0
     max_skipped: int = 10
+    ema: float | None = None
 
     def learning_rates_at(self, moment: Moment) -> dict[str, float]:
         """What a log line says of them: that of the step at that moment, and those that differ from it."""

@@ -86,6 +86,7 @@ def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Ou
             else {"datasets": training.mixed.told(setup.source.samples(progress.step), progress.by_source)}
         ),
         "skipped_steps": progress.skipped,
+        **({} if training.recipe.ema is None else {"ema": training.recipe.ema}),
     }
     rows, tokens = setup.source.samples(progress.step) - begun.sample, progress.tokens - begun.tokens
     return Outcome(rows=rows, tokens=tokens, summary=summary)

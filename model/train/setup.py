@@ -138,7 +138,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     if auto:
         tried = trial.Trial(
             scoring=scoring, model=model, train=train, info=info, layout=layout, directions=directions, zero=engine.zero,
-            checkpointing=build.execution.activation_checkpointing,
+            checkpointing=build.execution.activation_checkpointing, averaging=config.ema is not None,
         )  # fmt: skip
         found = trial.micro_batch(tried, plan.micro_batch * plan.accumulation, world, build.path)
         plan = sizing.plan(config.global_batch, found, model, info.length, world)
@@ -178,6 +178,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         begun=begun.step,
         steps=config.last_step,
         every=config.evaluate_every,
+        passes=1 if config.ema is None else 2,
     )
     if config.last_step is not None:
         looks = measure.looks(config.last_step)
@@ -189,7 +190,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     milestones = Milestones(steps=frozenset(config.milestones), every=config.milestone_every)
     last = begun.step + (config.last_step or max(config.milestones, default=0))
     checkpoints = build.execution.keep_checkpoints + milestones.within(begun.step, last)
-    world.first_decides(lambda: sizing.check_disk(build.path, parameters, checkpoints))
+    world.first_decides(lambda: sizing.check_disk(build.path, parameters, checkpoints, config.ema is not None))
     training = Training(
         path=build.path,
         config=config.model_dump(mode="json"),

@@ -27,8 +27,9 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 def _learned(summary: Mapping[str, Any]) -> str:
     """The held-out loss beside that of a model which knows only how often each piece occurs."""
-    loss, entropy = summary.get("heldout_loss"), summary.get("unigram_entropy")
-    name = summary.get("objectives", ["mlm"])[0].upper()
+    averaged = summary.get("heldout_ema_loss")  # of the weights' average, which is the checkpoint's model where there is one
+    loss, entropy = summary.get("heldout_loss") if averaged is None else averaged, summary.get("unigram_entropy")
+    name = summary.get("objectives", ["mlm"])[0].upper() + (" of the average" if averaged is not None else "")
     if loss is None:
         return f"loss {summary['loss']:.3f}, nothing held out"
     if entropy is None:

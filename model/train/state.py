@@ -5,6 +5,7 @@
                                         begun: fingerprint, config, precision, engine, package versions, after which step
         training/optimizer.safetensors  <parameter>/<state> -> tensor. Of n ranks, optimizer-00001-of-0000n.safetensors and so on: each
                                         holds what was its writer's, whole tensors or pieces (`model.tensors`)
+        training/weights.safetensors    where the checkpoint's model is the weights' average: the weights that are trained; in parts likewise
 
 Any number of ranks, any engine and any ZeRO stage reads what any other wrote. The order of the data is a function of the step, and
 dropout's random state is set anew from (seed, step, first sample) at every micro-batch: so neither is saved. `model.train.saving`
@@ -31,6 +32,7 @@ FORMATS = (3, 4)  # that are read: the third had all tensors in one file, as one
 FORMAT = FORMATS[-1]
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
+WEIGHTS = "weights.safetensors"
 OLDER: dict[str, Any] = {"passed": [], "places": {}, "by_source": []}  # of checkpoints that do not say it
 
 log = logging.getLogger(__name__)
@@ -106,6 +108,7 @@ class Resumed:
 
     Attributes:
         weights: by name, read anew whenever one is asked for, as are those of `optimizer`.
+        average: of the weights, where one was kept.
         own: of this very training; else of one that it goes on from as a new phase.
     """
 
@@ -114,6 +117,7 @@ class Resumed:
     run: Run
     weights: Tensors
     optimizer: Tensors
+    average: Tensors | None = None
     own: bool = True
 
     def as_phase(self) -> Resumed:
@@ -211,12 +215,15 @@ def read(directory: str) -> Resumed:
     content = _read_state(directory)
     values = {name: content[name] for name in Progress.__dataclass_fields__}
     begun = Position(**content["run"]["begun"])
+    training = storage.join(directory, checkpoint.TRAINING)
+    averages = any(name.startswith(WEIGHTS.removesuffix(".safetensors")) for name in storage.list_files(training))
     return Resumed(
         path=directory,
         progress=Progress(**values),
         run=Run(**{**{name: content["run"][name] for name in Run.__dataclass_fields__}, "begun": begun}),
-        weights=checkpoint.weights(directory),
-        optimizer=Tensors.open(storage.join(directory, checkpoint.TRAINING), OPTIMIZER),
+        weights=Tensors.open(training, WEIGHTS) if averages else checkpoint.weights(directory),
+        optimizer=Tensors.open(training, OPTIMIZER),
+        average=checkpoint.weights(directory) if averages else None,
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +53,7 @@ class Trial:
         layout, directions: as the training's batches have them.
         zero: the ZeRO stage that the training will have.
         checkpointing: whether layers are computed again.
+        averaging: whether an average of the weights is kept.
     """
 
     scoring: Scoring
@@ -63,6 +64,7 @@ class Trial:
     directions: Directions
     zero: int
     checkpointing: bool
+    averaging: bool = False
 
     def batch(self, rows: int) -> Batch:
         """So many rows of the greatest length."""
@@ -94,11 +96,12 @@ class Trial:
             device="cuda" if world.device.type == "cuda" else "cpu",
             bf16=self.scoring.precision == "bf16",
             checkpointing=self.checkpointing,
+            averaging=self.averaging,
         )
         of = memory.training_memory(
             self.model, self.info.length, 0, ranks=world.size, zero=self.zero, accumulating=True, how=how
         )
-        here = memory.training_memory(self.model, self.info.length, 0, accumulating=True, how=how)
+        here = memory.training_memory(self.model, self.info.length, 0, accumulating=True, how=replace(how, averaging=False))
         return max(0.0, of.training - of.process - (here.training - here.process - here.moments))
 
 
@@ -113,6 +116,7 @@ def micro_batch(trial: Trial, rank_batch: int, world: World, path: str) -> int:
     """
     key = f"{world.size} ranks, {world.device.type}, {trial.info.length} tokens, ZeRO {trial.zero}, {trial.scoring.precision}"
     key += ", layers again" if trial.checkpointing else ""
+    key += ", averaged" if trial.averaging else ""
     known = world.first_decides(lambda: _known(path, key))
     if known:
         return min(known, rank_batch)
