@@ -109,7 +109,9 @@ def test_rows_of_one_length_stay_together() -> None:
 
 
 def test_rows_are_those_of_their_dataset(tmp_path: Path) -> None:
-    parts = {name: Shards(write_dataset(tmp_path / name, rows=20 + seed, seed=seed)) for seed, name in enumerate(("a", "b", "c"))}
+    parts = {
+        name: Shards(write_dataset(tmp_path / name, rows=20 + seed, seed=seed)) for seed, name in enumerate(("a", "b", "c"))
+    }
     mixed = MixedShards(parts, [0.5, 0.3, 0.2])
     assert len(mixed) == 20 + 21 + 22
     rows, copies = np.array([62, 0, 41, 20, 5, 40, 19]), np.array([0, 1, 0, 1, 0, 1, 0])
