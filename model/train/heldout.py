@@ -130,7 +130,7 @@ class HeldOut:
         return counts
 
 
-def counted(heldout: HeldOut, train: Shards) -> HeldOut:
+def counted(heldout: HeldOut, train: Rows) -> HeldOut:
     """The training rows whose targets are counted, read as the held-out ones are."""
     return replace(heldout, shards=train, rows=min(len(train), UNIGRAM_ROWS))
 

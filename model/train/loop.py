@@ -454,6 +454,7 @@ class _Loop:
             self.progress.window = self.window.state(self.world)
             self.progress.samples = samples = self.source.samples(self.progress.step)
             datasets: Sequence[Mapping[str, Any]] = ()
+            self.progress.places = {}
             if (mixed := self.training.mixed) is not None:
                 self.progress.places, datasets = mixed.places(samples), mixed.told(samples, self.progress.by_source)
             self.saver.begin(self.progress, self._kept(), self.engine, datasets)

@@ -122,9 +122,7 @@ class Resumed:
 
     def as_phase(self) -> Resumed:
         """For a training that goes on from here as a new phase: the counters go on, its lines and measurements are its own."""
-        progress = replace(
-            self.progress, window={}, pending=None, first_loss=None, best=None, passed=[], places={}, by_source=[]
-        )
+        progress = replace(self.progress, window={}, pending=None, first_loss=None, best=None, passed=[], by_source=[])
         return replace(self, progress=progress, own=False)
 
 
