@@ -27,6 +27,7 @@ from model.train.engines import EngineChoice
 from model.train.pace import Moment, Pace
 from model.train.precision import Precision
 from model.train.schedules import Schedule
+from model.train.utilisation import Utilisation
 from pipeline.dataset.schema import DatasetInfo
 
 
@@ -274,6 +275,7 @@ class Training:
         begun: where it begins; the source begins there too.
         data: the fingerprint of what the source reads; a phase on the same goes on in its order.
         milestones: whose checkpoints are kept for good.
+        utilisation: what its speed is measured by; None: nothing is told of it.
         alarms: a log line to what somebody who watches would say.
         figures: told at the start, beside the loop's own.
     """
@@ -296,6 +298,7 @@ class Training:
     begun: Position = START
     data: str = ""
     milestones: Milestones = NO_MILESTONES
+    utilisation: Utilisation | None = None
     alarms: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     notes: Sequence[str] = field(default_factory=tuple)
     figures: Mapping[str, Any] = field(default_factory=dict)
