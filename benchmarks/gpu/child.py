@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.rows import row_named
+from pipeline.core.processes import die_with_parent
 
 
 def run(name: str, place: Any) -> dict[str, Any]:
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--scratch", required=True, type=Path)
     parser.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
+    die_with_parent()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     from benchmarks.gpu.place import Place

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.processes import PARENT_PID
+
 CHECKS_SHARE = 0.4  # of the time, at most
 LEAST = 10.0  # seconds that no row is begun with less of
 MEASURED = 0.3  # of a row's time is measured; the rest begins and warms up
@@ -41,7 +43,7 @@ class Child:
         if self.process is None or self.process.poll() is not None:
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
-                    self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=dict(self.environment),
+                    self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env={**self.environment, PARENT_PID: str(os.getpid())},
                     start_new_session=True,
                 )  # fmt: skip
         assert self.process.stdin is not None

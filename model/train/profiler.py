@@ -176,8 +176,8 @@ def dearest_operations(averages: Iterable[Any], *, on_gpu: bool) -> tuple[list[O
     sums: dict[str, _Sum] = {}
     for item in averages:
         seconds = (item.self_device_time_total if on_gpu else item.self_cpu_time_total) / 1e6
-        if on_gpu and item.device_type != torch.autograd.DeviceType.CPU:  # kernels: their operators have their time
-            continue
+        if item.is_user_annotation or (on_gpu and item.device_type != torch.autograd.DeviceType.CPU):
+            continue  # a stretch of Python; a kernel, whose operator has its time
         found = sums.setdefault(item.key, _Sum())
         found.seconds += seconds
         found.calls += item.count
