@@ -6,10 +6,17 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from model import checkpoint
+from model.data.collate import collate
+from model.data.shards import Shards
+from model.data.training import training_order
+from model.families.models import restore
 from model.train.layer_groups import GROUPS, groups_of
+from model.train.scoring import Scoring
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here, job, run_all
 
@@ -38,25 +45,17 @@ def test_layers_lie_in_thirds() -> None:
 
 def test_the_figures_are_those_of_the_step(dataset: str, tmp_path: Path) -> None:
     """Of a training of one step, from the weights before and after it, and a gradient that is found anew."""
-    from model import checkpoint
-    from model.data.collate import collate
-    from model.data.shards import Shards
-    from model.families.models import restore
-    from model.train.scoring import Scoring
-
     model = {**STILL, "num_hidden_layers": 3}
-    settings = config(steps=2, warmup_steps=0, schedule="constant", log_every=1, model=model, clip=0.05, heldout_rows=0)
-    run = here(settings, dataset, tmp_path / "run", checkpoint_every=1, keep_checkpoints=9)
+    settings = config(
+        steps=2, warmup_steps=0, schedule="constant", log_every=1, model=model, clip=0.05, heldout_rows=0, milestones=(1,)
+    )
+    run = here(settings, dataset, tmp_path / "run", checkpoint_every=1)
     line = lines(tmp_path / "run" / "metrics.jsonl")[1]
     before, after = (checkpoint.load(str(tmp_path / "run" / "checkpoints" / f"step-0000000{n}")) for n in (1, 2))
     network = restore(before.model, before.state)
     scoring = Scoring(network, ("mlm", "nsp"), "fp32").train()
-    from model.data.training import training_order
-
     shards = Shards(dataset)
     order = training_order(shards, 1, False, 8, None)
-    import numpy as np
-
     batch = collate(shards.take(*order.locate(np.arange(8, 16))), pad=0, longest=32)
     loss, _ = scoring(batch, torch.tensor([float(max(1, n)) for n in scoring.targets(batch)]))
     loss.backward()
@@ -64,7 +63,7 @@ def test_the_figures_are_those_of_the_step(dataset: str, tmp_path: Path) -> None
     for wanted in GROUPS:
         of = [(name, parameter) for name, parameter in network.named_parameters() if group(name) == wanted]
         gradient = sum(float(parameter.grad.square().sum()) for _, parameter in of if parameter.grad is not None) ** 0.5
-        moved = sum(float((after.state[name] - parameter).square().sum()) for name, parameter in of) ** 0.5
+        moved = sum(float((after.state[name] - parameter.detach()).square().sum()) for name, parameter in of) ** 0.5
         weights = sum(float(parameter.detach().square().sum()) for _, parameter in of) ** 0.5
         assert line[f"grad_norm_{wanted}"] == pytest.approx(gradient, rel=1e-3), wanted
         assert line[f"update_ratio_{wanted}"] == pytest.approx(moved / weights, rel=1e-3), wanted
