@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from model.train.distributed import World
@@ -176,7 +177,7 @@ def dearest_operations(averages: Iterable[Any], *, on_gpu: bool) -> tuple[list[O
     sums: dict[str, _Sum] = {}
     for item in averages:
         seconds = (item.self_device_time_total if on_gpu else item.self_cpu_time_total) / 1e6
-        if item.is_user_annotation or (on_gpu and item.device_type != torch.autograd.DeviceType.CPU):
+        if item.is_user_annotation or (on_gpu and item.device_type != DeviceType.CPU):
             continue  # a stretch of Python; a kernel, whose operator has its time
         found = sums.setdefault(item.key, _Sum())
         found.seconds += seconds
@@ -221,7 +222,7 @@ def _shares(before: Mapping[str, float], now: Mapping[str, float]) -> Iterator[t
     """Of the wall clock, the largest first."""
     found = {name: max(0.0, now[name] - before[name]) for name in PARTS}
     wall = max(now["wall"] - before["wall"], sum(found.values()), 1e-9)
-    shares = {name: seconds / wall for name, seconds in found.items()}
+    shares: dict[str, float] = {name: seconds / wall for name, seconds in found.items()}
     shares[OTHER] = max(0.0, 1.0 - sum(shares.values()))
     yield from sorted(shares.items(), key=lambda item: -item[1])
 

@@ -101,7 +101,7 @@ class Timeline:
         if not self._events:
             return {**self._host, "wall": wall}
         self._drain()
-        computed = {name: self._device[name] + (self._host[name] if name in ASIDE else 0.0) for name in PARTS}
+        computed: dict[str, float] = {name: self._device[name] + (self._host[name] if name in ASIDE else 0.0) for name in PARTS}
         idle = max(0.0, wall - sum(computed.values()))
         for name in HIDDEN:
             taken = min(idle, self._host[name])
