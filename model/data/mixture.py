@@ -154,6 +154,11 @@ class MixedShards:
         """Those of the first that has some: rows of one length lie together."""
         return next((bins for part in self._shards if (bins := part.bins) is not None), None)
 
+    def first(self, number: int) -> I64:
+        """The numbers of each dataset's first rows, by its share of so many; int64."""
+        shares = zip(self._shards, self.shares.values(), self._starts, strict=False)
+        return np.concatenate([start + part.first(round(share * number)) for part, share, start in shares])
+
     def most_predictions(self) -> int:
         """The most predicted positions that a row has in any copy."""
         return max(part.most_predictions() for part in self._shards)

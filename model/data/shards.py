@@ -58,6 +58,12 @@ class Rows(Protocol):
         """The most predicted positions that a row has in any copy."""
         ...
 
+    def first(self, number: int) -> I64:
+        """The numbers of about so many rows that stand for all: a dataset's first ones (shards are sorted by a hash), and of several
+        datasets those of each by its share. int64.
+        """
+        ...
+
 
 class Shards:
     """The rows of one split, numbered over all its shards in the order of their names.
@@ -117,6 +123,10 @@ class Shards:
     def tokens(self) -> int:
         """Tokens of all rows. Reads two offsets a record batch, and unpacks it where it is compressed."""
         return self.blocks.tokens()
+
+    def first(self, number: int) -> I64:
+        """The numbers of the first rows, at most so many; int64."""
+        return np.arange(min(number, len(self)))
 
     def most_predictions(self) -> int:
         """The most predicted positions that a row has in any copy. Reads every offset once, where masks are stored."""

@@ -23,6 +23,7 @@ from model.data.mixture import MixedShards
 from model.data.prefetch import prefetched
 from model.data.sampler import share
 from model.data.shards import Rows
+from model.objectives.bands import FIELD as BANDS_FIELD
 from model.train.batches import Batches
 from model.train.distributed import World
 from model.train.interfaces import Interrupted
@@ -84,6 +85,9 @@ class HeldOut:
     """The first `rows` held-out rows, with mask copy 0, read in the directions of training, row r as sample r.
 
     Shards are sorted by a hash, so any first rows are a fair sample.
+
+    Attributes:
+        bands: of the vocabulary's pieces, see `model.train.bands`; None: the loss is not told by them.
     """
 
     shards: Rows
@@ -94,6 +98,7 @@ class HeldOut:
     longest: int
     layout: Kind = "rows"
     directions: Directions = WHOLE
+    bands: torch.Tensor | None = None
 
     def parts(self) -> list[tuple[str, HeldOut]]:
         """Those of each dataset by name; of one alone itself, without a name. A mixture's rows are shared out by its weights, but each
@@ -222,8 +227,9 @@ def evaluate(
 
     Returns:
         Of the first objective, mlm as a rule: heldout_loss (nats), heldout_perplexity, heldout_accuracy, and its finer figures
-        (`heldout_top5_accuracy` …); for any other objective the same with its name before, as in `heldout_nsp_loss`. What has
-        nothing to predict is left out. Of a mixture also the losses of each dataset, as in `heldout_loss_wiki`.
+        (`heldout_top5_accuracy`, `heldout_loss_rare` …); for any other objective the same with its name before, as in
+        `heldout_nsp_loss`. What has nothing to predict is left out. Of a mixture also the losses of each dataset, as in
+        `heldout_loss_wiki`.
 
     Raises:
         Interrupted: a rank was asked to stop.
@@ -252,10 +258,10 @@ def _sums(scoring: Scoring, heldout: HeldOut, world: World, stop_asked: Callable
     names = scoring.names
     sums = torch.zeros(3, len(names), dtype=torch.float64)
     details: torch.Tensor | None = None
-    mask = torch.tensor(heldout.mask)
+    more = {"mask_id": torch.tensor(heldout.mask), **({} if heldout.bands is None else {BANDS_FIELD: heldout.bands})}
     scoring.eval()
     try:
-        loaded = ({**heldout.load(start, stop), "mask_id": mask} for start, stop in heldout.batches(world))
+        loaded = ({**heldout.load(start, stop), **more} for start, stop in heldout.batches(world))
         with prefetched(loaded, world.device) as batches:
             for batch in batches:
                 if world.total([int(stop_asked())])[0]:

@@ -27,6 +27,7 @@ from model.train.engines import EngineChoice
 from model.train.pace import Moment, Pace
 from model.train.precision import Precision
 from model.train.schedules import Schedule
+from model.train.utilisation import Utilisation
 from pipeline.dataset.schema import DatasetInfo
 
 
@@ -301,6 +302,7 @@ class Training:
         begun: where it begins; the source begins there too.
         data: the fingerprint of what the source reads; a phase on the same goes on in its order.
         milestones: whose checkpoints are kept for good.
+        utilisation: what its speed is measured by; None: nothing is told of it.
         mixed: where the source mixes several datasets, what is counted of them.
         alarms: a log line to what somebody who watches would say.
         figures: told at the start, beside the loop's own.
@@ -324,6 +326,7 @@ class Training:
     begun: Position = START
     data: str = ""
     milestones: Milestones = NO_MILESTONES
+    utilisation: Utilisation | None = None
     mixed: Mixed | None = None
     alarms: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     notes: Sequence[str] = field(default_factory=tuple)

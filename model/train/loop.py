@@ -27,8 +27,10 @@ from model.train.engines.average import decay_at
 from model.train.engines.create import create
 from model.train.grace import Grace
 from model.train.interfaces import Interrupted, Milestones, Training
-from model.train.metrics import METRICS, SKIPPED, Lines, Window
+from model.train.look import Look
+from model.train.metrics import METRICS, SKIPPED, Lines, Window, memory
 from model.train.pace import Moment
+from model.train.profiler import Profiler
 from model.train.rollback import Passing, RollBack, go_back, sound
 from model.train.saving import Saver
 from model.train.steps import Agreed, Asks, Prepared, agree, prepare
@@ -130,7 +132,7 @@ class _Loop:
         self.source = Passing(training.source, self.progress.passed)
         self.pulse = world.pulse
         self.watchdog = Watchdog(world.pulse, self.execution.hang_seconds, training.compiled)
-        self.clock = Clock(world.pulse, self.watchdog)
+        self.clock = Clock(world.pulse, self.watchdog, world.timeline, training.utilisation)
         self.waits = Waits(world)
         self.grace = Grace(report, training.trained.model, world)
         self._unread: list[_Unread] = []
@@ -155,6 +157,8 @@ class _Loop:
             micro_batch=training.micro_batch,
             accumulation=training.accumulation,
         )
+        self.profiler = Profiler(self.execution.profile, build.path, world)
+        self.look = Look(self.engine, training.trained.model, world)
         self._resume(resumed)
 
     def _resume(self, resumed: state.Resumed | None) -> None:
@@ -224,6 +228,8 @@ class _Loop:
             except RollBack as found:
                 self.watchdog.end()
                 self._go_back(found)
+        if note := self.profiler.close(self.progress.step):
+            self._note(note)
         progress = self.progress
         if self._last is not None and progress.step < self._last:
             self._note(f"stopped early after step {progress.step} of {self._last}: the best is {progress.best}")
@@ -264,7 +270,7 @@ class _Loop:
                     self._last = progress.step + 1
                 with self.pulse.within(Phase.COMPUTING):
                     line = self._step(work, agreed, moment)
-                self.clock.step(agreed.tokens)
+                self.clock.step(agreed.tokens, work.sizes)
                 if note := self.waits.heard(agreed.own):
                     self._note(note, "warning")
                 if line is not None:
@@ -272,6 +278,8 @@ class _Loop:
                         self._finish_line({**line, **self.clock.line(), **self.waits.line()}, moment)
                 if self._keeps(progress.step) or self._improved():
                     self._save()
+                if note := self.profiler.stepped(progress.step):
+                    self._note(note)
                 self._tell_saved()
                 self.watchdog.begin(progress.step + 1)
                 self.grace.stepped(self.watchdog.usual)
@@ -312,13 +320,14 @@ class _Loop:
             torch.manual_seed(int(random_keys.derive(recipe.seed, _DROPOUT, step, item.first)))
             figures += self.engine.backward(move(item.batch, device), counts, last=number + 1 == len(work.micro_batches))
         rate = recipe.learning_rate_at(moment)
-        norm = self.engine.step(rate)
+        logs = self._logs(step + 1, moment)
+        with self.look.at(logs):
+            norm = self.engine.step(rate)
         if recipe.ema is not None:
             self.engine.average(decay_at(recipe.ema, step))
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens
         progress.by_source = [ours + now for ours, now in zip(progress.by_source or repeat(0), agreed.by_source, strict=False)]
         self._unread.append(_Unread(step + 1, norm, figures, counts))
-        logs = self._logs(progress.step, moment)
         self._read(keep=0 if logs or norm.device.type == "cpu" else 1)
         if not logs:
             if time.monotonic() - self._reported > REPORT_SECONDS:
@@ -327,6 +336,7 @@ class _Loop:
         line = {
             "step": progress.step,
             **self.window.means(self.world),
+            **self.look.figures(float(norm)),
             **recipe.learning_rates_at(moment),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
@@ -410,7 +420,7 @@ class _Loop:
         measure, progress = self.training.measure, self.progress
         if measure is not None and self._measures(progress.step, moment):
             try:
-                with self.clock.aside("measuring"):
+                with self.clock.aside("evaluation"):
                     line |= measure(progress.step, moment, lambda: self.stop.asked)
                     if self.recipe.ema is not None:
                         with self.engine.averaged():
@@ -424,7 +434,8 @@ class _Loop:
                 best is None or (now > best[measure.best] if measure.higher_is_better else now < best[measure.best])
             ):
                 progress.best = {"step": progress.step, measure.best: now}
-        line["time"] = round(time.time(), 3)
+            line |= self.world.timeline.evaluations()
+        line |= {**self.world.timeline.line(), **memory(self.world.device), "time": round(time.time(), 3)}
         self.metrics.add(line)
         if self.world.first:
             self.report.metrics(line)
@@ -450,7 +461,7 @@ class _Loop:
             return
         if not sound(self.training.trained.model, self.world):
             raise RollBack(self.progress.step, max(1, self.progress.skipped_in_a_row))
-        with self.clock.aside("saving"):
+        with self.clock.aside("save"):
             self.progress.window = self.window.state(self.world)
             self.progress.samples = samples = self.source.samples(self.progress.step)
             datasets: Sequence[Mapping[str, Any]] = ()
@@ -467,7 +478,7 @@ class _Loop:
 
     def _settle(self) -> None:
         """Wait until the last checkpoint is complete."""
-        with self.clock.aside("saving"):
+        with self.clock.aside("save"):
             self.saver.wait()
         self._tell_saved()
 

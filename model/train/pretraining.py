@@ -77,6 +77,7 @@ def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Ou
         "accumulation": training.accumulation,
         "learning_rate": training.recipe.learning_rate,
         "parameters": setup.parameters,
+        "peak_flops": None if training.utilisation is None else training.utilisation.peak,
         "tokens": progress.tokens,
         **(
             {}

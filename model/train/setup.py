@@ -14,6 +14,7 @@ from model.layers.encoder import recompute_layers
 from model.objectives import choose, trained_heads
 from model.train import engines, phases, sizing, state, trial
 from model.train.alarms import Alarms, too_steep
+from model.train.bands import training_bands
 from model.train.compiling import Work, compiling_seconds, decide
 from model.train.config import PretrainConfig
 from model.train.data import open_data
@@ -30,6 +31,7 @@ from model.train.scoring import Scoring
 from model.train.source import DatasetSource
 from model.train.start import Beginning, begin, begin_with_unigrams, build_network
 from model.train.teacher import load_teacher
+from model.train.utilisation import utilisation
 from pipeline.core import random_keys
 from pipeline.core.stage import Build
 
@@ -169,6 +171,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         longest=info.length,
         layout=layout_for(networks, world.device, DTYPES[precision], packed_rows=info.packed),
         directions=directions,
+        bands=training_bands(train, info.special, model.vocab_size),
     )
     unigrams = config.output_bias == "unigram" and beginning.state is None
     if unigrams and resumed is None:
@@ -194,6 +197,9 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     last = begun.step + (config.last_step or max(config.milestones, default=0))
     checkpoints = build.execution.keep_checkpoints + milestones.within(begun.step, last)
     world.first_decides(lambda: sizing.check_disk(build.path, parameters, checkpoints, config.ema is not None))
+    using = utilisation(model, precision, world.device, world.size)
+    if using.peak is None:
+        notes.append(using.source)
     training = Training(
         path=build.path,
         config=config.model_dump(mode="json"),
@@ -211,6 +217,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         begun=begun,
         data=data.fingerprint,
         milestones=milestones,
+        utilisation=using,
         mixed=Counted.of(data, source.sampler, begun),
         alarms=_alarms(config, scoring, heldout, model).seen,
         notes=notes,

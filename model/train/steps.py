@@ -14,6 +14,7 @@ from itertools import count
 import numpy as np
 
 from model.data.batch import pin
+from model.data.sizes import Sizes, sizes
 from model.train.distributed import World
 from model.train.interfaces import MicroBatch, Source, Training
 from model.train.pace import Told
@@ -21,13 +22,14 @@ from model.train.pace import Told
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A step's number (from 0), its micro-batches on this rank, and what they hold: real tokens, those of each dataset of a mixture,
-    and targets by objective.
+    """A step's number (from 0), its micro-batches on this rank, and what they hold: real tokens, their sizes, those of each dataset of a
+    mixture, and targets by objective.
     """
 
     step: int
     micro_batches: list[MicroBatch]
     tokens: int
+    sizes: Sizes
     counts: list[int]
     by_source: list[int]
 
@@ -74,6 +76,7 @@ def prepare(training: Training, source: Source, world: World, first: int) -> Ite
             step=step,
             micro_batches=[MicroBatch(item.first, pin(item.batch, world.device)) for item in work.micro_batches],
             tokens=work.tokens,
+            sizes=sum((sizes(item.batch) for item in work.micro_batches), Sizes()),
             counts=np.sum(counts, axis=0).tolist(),
             by_source=list(work.by_source),
         )

@@ -9,15 +9,52 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from model.tensors import Slice, Tensors
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Numbers of one parameter in a tensor that the optimizer of this rank updates.
+
+    Attributes:
+        tensor: the parameter itself, or a flat one that holds pieces of many.
+        name: the parameter's.
+        start: where they begin in the flattened tensor.
+        length: how many.
+    """
+
+    tensor: Tensor
+    name: str
+    start: int
+    length: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """These numbers of a tensor that lies as `tensor` does, [length]; a view where it is contiguous."""
+        return tensor.reshape(-1)[self.start : self.start + self.length]
+
+
 class Engine(Protocol):
     """What is trained and its optimizer. Every rank has one and calls all of it, in the same order."""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """What updates `held` in `step`; clipped gradients are there when it does."""
+        ...
+
+    @property
+    def cuts(self) -> bool:
+        """Whether each rank holds a part of the parameters that no other one does; else all of them hold all."""
+        ...
+
+    def held(self) -> Iterator[Held]:
+        """What this rank's optimizer updates."""
+        ...
 
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
         """Run a micro-batch forward and backward, adding to the step's gradient.
