@@ -12,7 +12,7 @@ from pipeline.core import fingerprints
 from pipeline.core.errors import UsageError
 from pipeline.core.options import joined
 from pipeline.corpus.dedup.options import DedupOptions
-from pipeline.corpus.mixing import MixOptions
+from pipeline.corpus.mix_options import MixOptions
 from pipeline.corpus.readers import READERS, find_reader
 from pipeline.corpus.sources import ListedSlice, Source, list_sources, source_fingerprints
 from pipeline.corpus.steps.chain import TextConfig

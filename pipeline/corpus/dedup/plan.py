@@ -23,7 +23,8 @@ from pipeline.core import random_keys, storage
 from pipeline.corpus.dedup.columns import Columns
 from pipeline.corpus.dedup.duplicates import I32, I64, exact_duplicates, linked_duplicates, repeated, similar_duplicates
 from pipeline.corpus.dedup.options import MinHash
-from pipeline.corpus.mixing import MixOptions, Taken, copied_key, language_name, take
+from pipeline.corpus.mix_options import MixOptions
+from pipeline.corpus.mixing import Taken, copied_key, language_name, take
 from pipeline.corpus.parts import place, shard_of
 
 KEPT, DUPLICATE_ID, EXACT, NEAR = range(4)

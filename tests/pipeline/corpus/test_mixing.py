@@ -14,7 +14,8 @@ from pipeline.core.config import parse_config
 from pipeline.core.errors import UsageError
 from pipeline.core.humanize import count_of
 from pipeline.corpus.config import CorpusConfig
-from pipeline.corpus.mixing import MixOptions, take
+from pipeline.corpus.mix_options import MixOptions
+from pipeline.corpus.mixing import take
 from tests.pipeline.corpus.corpora import make, rows
 
 LOOSE = {"minimum_letters": 0.0, "dedup": "exact", "shard_bytes": 4096, "heldout_fraction": 0.2}
