@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
 from model.layers.batch import IGNORE, Batch
+from model.layers.lazy_logits import parts
 from model.objectives import Detail, Outputs
 from model.objectives.masked import masked_objective
 
@@ -16,10 +19,10 @@ def details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
         outputs: `mlm_logits`, float [M, V].
         batch: as the collator makes it, and `mask_id`, int64 scalar, which held-out scoring adds.
     """
-    logits, labels = outputs["mlm_logits"], batch["masked_labels"]
+    labels = batch["masked_labels"]
     real = labels != IGNORE
-    best = logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices
-    hits = (best == labels[:, None]) & real[:, None]
+    best = [part.topk(min(TOP, part.shape[-1]), dim=-1).indices for _, part in parts(outputs["mlm_logits"])]
+    hits = (torch.cat(best) == labels[:, None]) & real[:, None]
     found = {"top5_accuracy": (hits.any(dim=-1).sum(), real.sum())}
     first = hits[:, 0]
     seen = batch["input_ids"].flatten()[batch["masked_positions"]]

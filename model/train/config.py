@@ -120,6 +120,10 @@ class PretrainConfig(StageConfig):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """What the forward pass multiplies in, over fp32 weights; auto takes bf16 where the hardware multiplies it natively."""
 
+    reduce: Literal["fp32", "bf16"] = "fp32"
+    """In which type gradients travel between processes: bf16, with precision bf16, halves what is sent; with engine torch the layers'
+    matrices then lie in bf16, too, over fp32 master weights, which are what is trained, saved and exported."""
+
     evaluate_every: Watching[int | None] = Field(default=None, ge=1)
     """Steps between held-out evaluations; without it ten in a run, fewer where they would take over 5% of the time."""
 

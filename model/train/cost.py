@@ -44,12 +44,19 @@ def model_of(facts: Facts) -> Any:
 
 
 def training_memory(
-    model: ModelConfig, length: int, rows: int, execution: Execution, device: str, computer: Computer, precision: str = "auto"
+    model: ModelConfig,
+    length: int,
+    rows: int,
+    execution: Execution,
+    device: str,
+    computer: Computer,
+    precision: str = "auto",
+    reduce: str = "fp32",
 ) -> tuple[int, int]:
     """(bytes of the machine's memory, bytes of each GPU) that training takes with so many rows a step."""
     there, ranks = hardware.of(device, computer), execution.processes * execution.nodes
     bf16 = there.computes_bf16 if precision == "auto" else precision == "bf16"
-    how = Computing(device=there.kind, bf16=bf16, checkpointing=execution.activation_checkpointing)
+    how = Computing(device=there.kind, bf16=bf16, checkpointing=execution.activation_checkpointing, reduce16=reduce != "fp32")
     zero, most = execution.zero or 0, -(-rows // ranks)
     asked = execution.micro_batch if isinstance(execution.micro_batch, int) else None
     fitting = (
@@ -64,7 +71,15 @@ def training_memory(
     return int(execution.processes * memory.PROCESS["cuda"]), int(found.total)
 
 
-def training_speed(model: ModelConfig, mean: float, rows: int, execution: Execution, device: str, computer: Computer) -> float:
+def training_speed(
+    model: ModelConfig,
+    mean: float,
+    rows: int,
+    execution: Execution,
+    device: str,
+    computer: Computer,
+    reduce: str = "fp32",
+) -> float:
     """Operations a second of each GPU, or of the machine's CPU, with what its ranks wait for each other."""
     there = hardware.of(device, computer)
     if there.kind == "cpu":
@@ -72,7 +87,8 @@ def training_speed(model: ModelConfig, mean: float, rows: int, execution: Execut
     ranks = execution.processes * execution.nodes
     links = network.links(there, ranks, per_node=execution.processes)
     tokens = rows / ranks * mean
-    took = step(model, there, links, tokens=tokens, mean=mean, accumulation=1, zero=execution.zero or 0)
+    gradient = network.NUMBER if reduce == "fp32" else network.NUMBER // 2
+    took = step(model, there, links, tokens=tokens, mean=mean, accumulation=1, zero=execution.zero or 0, gradient=gradient)
     return tokens * arithmetic.step_work(model, mean, there.kind) / took.seconds
 
 
@@ -94,7 +110,7 @@ def ahead(
     width = execution.processes * execution.nodes if device == "cuda" else 1
     reached = speed(hardware.of(device, computer))
     if model is not None:
-        reached = training_speed(model, mean, config.global_batch, execution, device, computer)
+        reached = training_speed(model, mean, config.global_batch, execution, device, computer, config.reduce)
     if config.seconds is not None:
         tokens = max(0.0, config.seconds - START[device]) * reached * width / work
     else:
@@ -105,7 +121,9 @@ def ahead(
     )
     taken = (0, 0)
     if model is not None:
-        taken = training_memory(model, length, config.global_batch, execution, device, computer, config.precision)
+        taken = training_memory(
+            model, length, config.global_batch, execution, device, computer, config.precision, config.reduce
+        )
     return Cost(
         amount=work * tokens,
         speed=reached,

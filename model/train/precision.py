@@ -51,6 +51,19 @@ def settle(wanted: Literal["auto", "fp32", "bf16"], recorded: str | None, device
     return "bf16" if recorded == "bf16" else "fp32"
 
 
+def check_reduce(reduce: Precision, precision: Precision) -> None:
+    """Refuse gradients that travel in fewer digits than they were computed with.
+
+    Raises:
+        UsageError: they would.
+    """
+    if reduce == "bf16" and precision != "bf16":
+        raise UsageError(
+            f"reduce (bf16) is for gradients that are computed in bf16, precision is {precision}; use --precision bf16, or leave"
+            " reduce out"
+        )
+
+
 def autocast(precision: Precision, device_type: str) -> contextlib.AbstractContextManager[object]:
     """The context of a forward pass. Weights, gradients and optimizer stay in fp32 outside of it."""
     if precision == "fp32":

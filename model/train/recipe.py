@@ -51,6 +51,7 @@ def recipe(config: PretrainConfig, precision: str, pace: Pace) -> Recipe:
         schedule=config.course(pace.whole),
         seed=config.seed,
         precision="bf16" if precision == "bf16" else "fp32",
+        reduce=config.reduce,
         optimizer=config.optimizer,
         rates={"embeddings": config.embedding_rate, "hidden": config.hidden_rate},
         betas=config.betas,

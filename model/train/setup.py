@@ -23,7 +23,7 @@ from model.train.heldout import HeldOut, HeldOutMeasure, entropy
 from model.train.interfaces import START, Milestones, Position, Saved, Training
 from model.train.optimizers import optimizer_kind
 from model.train.parameters import freeze_unused
-from model.train.precision import DTYPES, settle
+from model.train.precision import DTYPES, check_reduce, settle
 from model.train.recipe import pace_of, recipe
 from model.train.samples import directions_of, shares, thinning_of
 from model.train.scoring import Scoring
@@ -108,6 +108,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         notes.append(steep)
     own = resumed if resumed is not None and resumed.own else None
     precision = settle(config.precision, own.run.precision if own else None, world.device, notes)
+    check_reduce(config.reduce, precision)
     torch.manual_seed(int(random_keys.derive(config.seed, _WEIGHTS)))
     network, lacking = build_network(beginning)
     if lacking:

@@ -62,12 +62,13 @@ def ds_config(recipe: Recipe, zero: int, micro_batch: int, accumulation: int, de
     """DeepSpeed's whole config, generated from ours.
 
     Precision is not in it: the forward pass runs under torch.autocast inside the module, so DeepSpeed sees fp32 parameters
-    and reduces and accumulates fp32 gradients at every stage.
+    and accumulates fp32 gradients at every stage. In which type these travel is said in it.
     """
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": recipe.clip,
+        "communication_data_type": recipe.reduce,
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {
             "stage": zero,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, distributed
 from model.tensors import Slice, Tensors, copy_into
 from model.train.distributed import World
 from model.train.engines.gradients import GradientSums
+from model.train.engines.masters import Masters
 from model.train.engines.shares import owners, slices
 from model.train.interfaces import Recipe, Trained
 from model.train.optimizers import optimizer_kind
@@ -23,6 +25,7 @@ from model.train.parameters import (
     set_learning_rate,
     trained_parameters,
 )
+from model.train.precision import DTYPES
 
 
 def engine(trained: Trained, recipe: Recipe, world: World, *, zero: int, micro_batch: int, accumulation: int) -> TorchEngine:
@@ -38,15 +41,19 @@ class TorchEngine:
         self._world, self._clip = world, recipe.clip
         self._trained = trained.to(world.device)
         self._model = trained.model
-        self._parameters = [parameter for _, parameter in trained_parameters(self._model)]
-        self._kind = optimizer_kind(recipe.optimizer)
-        self._optimizer = self._kind.build(parameter_groups(self._model, recipe), recipe)
-        self._sums: GradientSums | None = None
         if world.size > 1:
             with torch.no_grad():
                 for tensor in self._model.state_dict(keep_vars=True).values():  # whatever made them, all begin with the same
                     distributed.broadcast(tensor, 0)
-            self._sums = GradientSums(self._parameters, world.pulse)
+        self._masters = Masters(self._model) if recipe.reduce == "bf16" else None
+        own = [parameter for _, parameter in trained_parameters(self._model)]
+        self._parameters = [self._seen(parameter) for parameter in own]  # as the optimizer sees them
+        self._kind = optimizer_kind(recipe.optimizer)
+        groups = parameter_groups(self._model, recipe)
+        self._optimizer = self._kind.build(self._masters.groups(groups) if self._masters else groups, recipe)
+        self._sums: GradientSums | None = None
+        if world.size > 1:
+            self._sums = GradientSums(own, world.pulse, holder=self._seen, dtype=DTYPES[recipe.reduce])
             if self._kind.sees == "matrices":
                 self._optimizer.ranks = (world.rank, world.size)  # type: ignore[attr-defined]
 
@@ -69,29 +76,30 @@ class TorchEngine:
             if self._clip > 0:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
             self._optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
-            self._optimizer.step()
+            self._update()
         else:
             found = clip(parameters, self._clip)
             norm = torch.tensor(found, dtype=torch.float64)
             if math.isfinite(found):
-                self._optimizer.step()
+                self._update()
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        found = self._model.state_dict()
+        with self._whole():
+            found = self._model.state_dict()
         owner = owners({name: tensor.numel() for name, tensor in found.items()}, self._world.size)
         return ((name, tensor) for name, tensor in found.items() if owner[name] == self._world.rank)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), self._whole():
             copy_into(self._model, weights)
 
     def optimizer_state(self) -> Iterator[Slice]:
         if not self._optimizer.state:
             return iter(())
         found = optimizer_states(self._model, self._kind)
-        states = ((f"{name}/{key}", self._optimizer.state[parameter][key]) for name, parameter, key in found)
+        states = ((f"{name}/{key}", self._optimizer.state[self._seen(parameter)][key]) for name, parameter, key in found)
         return slices(states, self._world.rank, self._world.size)
 
     def load_optimizer_state(self, state: Tensors, updates: int) -> None:
@@ -101,4 +109,18 @@ class TorchEngine:
         for parameter in self._parameters:
             self._optimizer.state[parameter] = {"step": torch.tensor(float(updates), device=parameter.device)}
         for name, parameter, key in optimizer_states(self._model, self._kind):
-            self._optimizer.state[parameter][key] = state[f"{name}/{key}"].to(parameter.device, copy=True)
+            seen = self._seen(parameter)
+            self._optimizer.state[seen][key] = state[f"{name}/{key}"].to(seen.device, copy=True)
+
+    def _update(self) -> None:
+        self._optimizer.step()
+        if self._masters is not None:
+            self._masters.round()
+
+    def _seen(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
+        """What the optimizer sees of a parameter of the model."""
+        return parameter if self._masters is None else self._masters.of(parameter)
+
+    def _whole(self) -> AbstractContextManager[None]:
+        """In the block the model's weights are what the optimizer sees of them."""
+        return nullcontext() if self._masters is None else self._masters.whole()

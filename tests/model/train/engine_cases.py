@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from model.layers import logit_sizes
 from model.train.engines.protocol import Engine
 from model.train.interfaces import MicroBatch
 from model.train.optimizers import optimizer_kind
@@ -42,6 +43,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "modern": {"local_attention": 8},
 }
 DATASETS = {"albert": "sop", "gpt2": "running", "ltr": "running"}
+WHOLE = (logit_sizes.CHUNK["cpu"], logit_sizes.CHUNKS)
 ENGINES = (("torch", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3))
 
 
@@ -55,10 +57,16 @@ class Case:
     precision: str
     accumulation: int
     optimizer: str = "adamw"
+    reduce: str = "fp32"
+    chunks: bool = False  # logits are computed in chunks of three rows; the one process computes them whole
 
     def __str__(self) -> str:
         engine = self.engine + (f"-{self.zero}" if self.zero else "")
-        return f"{self.family}-{engine}-{self.precision}-{self.accumulation}-{self.optimizer}"
+        return (
+            f"{self.family}-{engine}-{self.precision}-{self.accumulation}-{self.optimizer}"
+            + (f"-{self.reduce}-gradients" if self.reduce != "fp32" else "")
+            + ("-chunks" if self.chunks else "")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +163,7 @@ def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor
 
     shards = Shards(dataset)
     assert shards.info is not None
+    logit_sizes.CHUNK["cpu"], logit_sizes.CHUNKS = (3 * 4 * shards.info.vocab_size, 1) if case.chunks else WHOLE
     assert shards.info.copies is not None
     model = for_dataset(parse_model({**TINY, "family": case.family, **CHANGES.get(case.family, {})}), shards.info)
     torch.manual_seed(5)
@@ -168,6 +177,7 @@ def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor
         schedule=Schedule(),
         seed=1,
         precision=scoring.precision,
+        reduce=case.reduce,  # type: ignore[arg-type]
         optimizer=case.optimizer,
         eps=EPSILON,
         clip=CLIP,

@@ -10,7 +10,7 @@ from model.families.table import FAMILIES
 from model.train.engines import EngineChoice, choose
 from model.train.optimizers import OPTIMIZERS
 from pipeline.core.errors import UsageError
-from tests.model.train.engine_cases import Case, Row, cases, table
+from tests.model.train.engine_cases import ENGINES, Case, Row, cases, table
 
 FAST = [
     *cases(["bert"], ["fp32"], [2]),
@@ -19,8 +19,12 @@ FAST = [
     *(Case("bert", "deepspeed", zero, "fp32", 2, "lamb") for zero in (2, 3)),
     *cases(["bert"], ["fp32"], [2], ["muon"]),
     Case("modern", "deepspeed", 2, "bf16", 1, "stable-adamw"),
+    *(Case("bert", *engine, "bf16", 2, reduce="bf16") for engine in ENGINES),
+    *(Case("gpt2", *engine, "fp32", 1, chunks=True) for engine in (ENGINES[0], ENGINES[-1])),
+    Case("albert", "deepspeed", 3, "bf16", 2, reduce="bf16", chunks=True),
 ]
 ALL = [case for case in cases(sorted(FAMILIES), optimizers=tuple(OPTIMIZERS)) if case not in FAST]
+ALL += [Case(family, *engine, "bf16", 1, reduce="bf16", chunks=True) for family in sorted(FAMILIES) for engine in ENGINES]
 
 
 @pytest.fixture(scope="module")
