@@ -55,7 +55,7 @@ def training_memory(
 ) -> tuple[int, int]:
     """(bytes of the machine's memory, bytes of each GPU) that training takes with so many rows a step."""
     there, ranks = hardware.of(device, computer), execution.processes * execution.nodes
-    bf16 = there.computes_bf16 if precision == "auto" else precision == "bf16"
+    bf16 = there.computes_bf16 if precision == "auto" else precision != "fp32"
     how = Computing(device=there.kind, bf16=bf16, checkpointing=execution.activation_checkpointing, reduce16=reduce != "fp32")
     zero, most = execution.zero or 0, -(-rows // ranks)
     asked = execution.micro_batch if isinstance(execution.micro_batch, int) else None

@@ -23,6 +23,7 @@ from model.train import state
 from model.train.clock import Clock
 from model.train.distributed import StopRequest, World
 from model.train.engines.create import create
+from model.train.engines.loss_scale import LEAST
 from model.train.grace import Grace
 from model.train.interfaces import Interrupted, Milestones, Training
 from model.train.metrics import METRICS, SKIPPED, Lines, Window
@@ -92,6 +93,7 @@ class _Unread:
     norm: Tensor
     figures: Tensor
     counts: Tensor
+    scale: Tensor | None  # of the loss
 
 
 class _Loop:
@@ -158,6 +160,7 @@ class _Loop:
         if resumed is not None:
             self.engine.load_weights(resumed.weights)
             self.engine.load_optimizer_state(resumed.optimizer, progress.updates)
+            self._restore_scale()
             if resumed.own:
                 self.window.restore(progress.window, self.world)
                 self._saved = progress.step
@@ -301,9 +304,10 @@ class _Loop:
             torch.manual_seed(int(random_keys.derive(recipe.seed, _DROPOUT, step, item.first)))
             figures += self.engine.backward(move(item.batch, device), counts, last=number + 1 == len(work.micro_batches))
         rate = recipe.learning_rate_at(moment)
+        scale = None if self.engine.scale is None else self.engine.scale.value
         norm = self.engine.step(rate)
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens
-        self._unread.append(_Unread(step + 1, norm, figures, counts))
+        self._unread.append(_Unread(step + 1, norm, figures, counts, scale))
         logs = self._logs(progress.step, moment)
         self._read(keep=0 if logs or norm.device.type == "cpu" else 1)
         if not logs:
@@ -316,6 +320,7 @@ class _Loop:
             **recipe.learning_rates_at(moment),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
+            **({} if scale is None else {"loss_scale": float(scale)}),
         }
         self.window = Window(self.training.trained.names, device)
         if progress.step == self.training.begun.step + 1:
@@ -349,8 +354,20 @@ class _Loop:
                 self.progress.updates += 1
                 self.progress.skipped_in_a_row = 0
                 self.window.add(item.figures, item.counts, norm)
+            elif item.scale is not None and float(item.scale) > LEAST:
+                self._overflowed(item.step, float(item.scale))
             else:
                 self._skipped(item.step)
+
+    def _overflowed(self, step: int, scale: float) -> None:
+        """Count a step without an update whose scaled gradient was too large for fp16: no fault of its rows, and no alarm."""
+        self.progress.skipped += 1
+        self.progress.overflows += 1
+        self._note(f"step {step} was skipped: its gradient overflows fp16 at a loss scale of {scale:,.0f}, which is halved")
+
+    def _restore_scale(self) -> None:
+        if self.engine.scale is not None:
+            self.engine.scale.restore(self.progress.loss_scale)
 
     def _skipped(self, step: int) -> None:
         """Count a step without an update, say what it was made of, and go back after too many in a row."""
@@ -369,6 +386,7 @@ class _Loop:
         self.engine.load_weights(before.weights)
         self.engine.load_optimizer_state(before.optimizer, before.progress.updates)
         self.progress = before.progress
+        self._restore_scale()
         self.source = Passing(self.training.source, self.progress.passed)
         self._unread.clear()
         self.window = Window(self.training.trained.names, self.world.device)
@@ -430,6 +448,7 @@ class _Loop:
             raise RollBack(self.progress.step, max(1, self.progress.skipped_in_a_row))
         with self.clock.aside("saving"):
             self.progress.window = self.window.state(self.world)
+            self.progress.loss_scale = [] if self.engine.scale is None else self.engine.scale.state()
             self.progress.samples = self.source.samples(self.progress.step)
             self.saver.begin(self.progress, self._kept(), self.engine)
         self._saved = self.progress.step

@@ -37,6 +37,7 @@ class Computing:
     """How a training step is computed.
 
     Attributes:
+        bf16: whether matrices are multiplied in 16 bits.
         checkpointing: whether layers keep their inputs alone, and are computed again.
         reduce16: whether gradients travel in 16 bits.
     """

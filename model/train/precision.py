@@ -10,8 +10,10 @@ import torch
 from model.train.scale import hardware
 from pipeline.core.errors import UsageError
 
-Precision = Literal["fp32", "bf16"]
-DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}  # of matrix products
+Precision = Literal["fp32", "bf16", "fp16"]
+Wanted = Literal["auto", "fp32", "bf16", "fp16"]
+# of matrix products
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 AMPERE = (8, 0)  # the first CUDA capability that does
 
 
@@ -22,14 +24,14 @@ def native_bf16(device: torch.device) -> bool:
     return hardware.native_bf16()
 
 
-def resolve(wanted: Literal["auto", "fp32", "bf16"], device: torch.device) -> Precision:
-    """`wanted`, with `auto` decided by the device. Whoever calls it records the result."""
+def resolve(wanted: Wanted, device: torch.device) -> Precision:
+    """`wanted`, with `auto` decided by the device, which never takes fp16. Whoever calls it records the result."""
     if wanted == "auto":
         return "bf16" if native_bf16(device) else "fp32"
     return wanted
 
 
-def settle(wanted: Literal["auto", "fp32", "bf16"], recorded: str | None, device: torch.device, notes: list[str]) -> Precision:
+def settle(wanted: Wanted, recorded: str | None, device: torch.device, notes: list[str]) -> Precision:
     """The precision of a run: the one its checkpoint records, else `wanted`, decided by the device where it is `auto`.
 
     Args:
@@ -48,7 +50,7 @@ def settle(wanted: Literal["auto", "fp32", "bf16"], recorded: str | None, device
         )
     if recorded == "bf16" and not native_bf16(device):
         notes.append("going on in bf16, as the checkpoint was made, although this machine only emulates it")
-    return "bf16" if recorded == "bf16" else "fp32"
+    return next((precision for precision in DTYPES if precision == recorded), "fp32")
 
 
 def check_reduce(reduce: Precision, precision: Precision) -> None:

@@ -29,6 +29,7 @@ from pipeline.core.errors import DataError
 
 FORMATS = (3, 4)  # that are read: the third had all tensors in one file, as one rank still writes them
 FORMAT = FORMATS[-1]
+ADDED: Mapping[str, Any] = {"passed": [], "overflows": 0, "loss_scale": []}  # since the oldest format that is read
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
 
@@ -45,7 +46,9 @@ class Progress:
         updates: optimizer steps that were applied.
         tokens: real tokens (no padding) that went forward and backward.
         skipped: steps that were skipped for a gradient that was not finite.
-        skipped_in_a_row: those since the last update.
+        skipped_in_a_row: those since the last update, but for overflows.
+        overflows: those among the skipped ones whose gradient overflowed fp16 for the loss's scale.
+        loss_scale: that of fp16; see `model.train.engines.loss_scale`.
         window: running sums since the last logged step; see `model.train.metrics.Window`.
         pending: the log line of this step, where a stop broke off its measurement.
         first_loss: the loss before the first update of this phase.
@@ -59,6 +62,8 @@ class Progress:
     tokens: int = 0
     skipped: int = 0
     skipped_in_a_row: int = 0
+    overflows: int = 0
+    loss_scale: list[float] = field(default_factory=list)
     window: dict[str, Any] = field(default_factory=dict)
     pending: dict[str, Any] | None = None
     first_loss: float | None = None
@@ -216,7 +221,7 @@ def read(directory: str) -> Resumed:
 def _read_state(directory: str) -> dict[str, Any]:
     name = storage.join(directory, checkpoint.TRAINING, STATE)
     try:
-        content: dict[str, Any] = {"passed": [], **json.loads(storage.read_text(name))}  # older ones passed over nothing
+        content: dict[str, Any] = {**ADDED, **json.loads(storage.read_text(name))}
         missing = Progress.__dataclass_fields__.keys() - content.keys()
         if content["format"] not in FORMATS or missing or Run.__dataclass_fields__.keys() - content["run"].keys():
             raise DataError(

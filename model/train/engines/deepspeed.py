@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from model.tensors import Slice, Tensors, copy_own, refuse
 from model.train.distributed import World
+from model.train.engines.loss_scale import LossScale
 from model.train.engines.shares import owners
 from model.train.interfaces import Recipe, Trained
 from model.train.memory import BUCKET_NUMBERS
@@ -91,6 +92,7 @@ class DeepSpeedEngine:
         self._kind = optimizer_kind(recipe.optimizer)
         self._deepspeed = _import_deepspeed(world.device.type)
         self._world = world
+        self.scale = LossScale(world.device) if recipe.precision == "fp16" else None
         self._updates = 0  # that were applied, over all resumes
         self._trained = trained.to(world.device)
         self._model = trained.model
@@ -104,6 +106,8 @@ class DeepSpeedEngine:
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
         self._engine.set_gradient_accumulation_boundary(last)
         loss, figures = self._engine(batch, counts)
+        if self.scale is not None:  # DeepSpeed's own goes by a type of weights that ours do not have
+            self._engine.optimizer.override_loss_scale(float(self.scale.value))
         # DeepSpeed averages over ranks (stage 3 leaves no choice); ours is a sum.
         self._engine.backward(loss * self._world.size, scale_wrt_gas=False)
         detached: Tensor = figures.detach()
@@ -112,10 +116,12 @@ class DeepSpeedEngine:
     def step(self, learning_rate: float) -> Tensor:
         set_learning_rate(self._engine.optimizer, learning_rate)
         self._engine.step()  # finds norms that are not finite itself, and skips
-        if self._engine.optimizer.overflow:
-            return torch.tensor(math.nan)
-        self._updates += 1
-        return torch.tensor(float(self._engine.get_global_grad_norm()))
+        skipped = self._engine.optimizer.overflow
+        norm = torch.tensor(math.nan if skipped else float(self._engine.get_global_grad_norm()))
+        self._updates += not skipped
+        if self.scale is not None:
+            self.scale.update(norm)
+        return norm
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         raise NotImplementedError

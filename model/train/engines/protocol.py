@@ -13,10 +13,18 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from model.tensors import Slice, Tensors
+from model.train.engines.loss_scale import LossScale
 
 
 class Engine(Protocol):
-    """What is trained and its optimizer. Every rank has one and calls all of it, in the same order."""
+    """What is trained and its optimizer. Every rank has one and calls all of it, in the same order.
+
+    Attributes:
+        scale: of the loss, with precision fp16; None: it is not scaled.
+    """
+
+    @property
+    def scale(self) -> LossScale | None: ...
 
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
         """Run a micro-batch forward and backward, adding to the step's gradient.

@@ -13,6 +13,7 @@ from torch import Tensor, distributed
 from model.tensors import Slice, Tensors, copy_into
 from model.train.distributed import World
 from model.train.engines.gradients import GradientSums
+from model.train.engines.loss_scale import LossScale
 from model.train.engines.masters import Masters
 from model.train.engines.shares import owners, slices
 from model.train.interfaces import Recipe, Trained
@@ -39,6 +40,7 @@ class TorchEngine:
 
     def __init__(self, trained: Trained, recipe: Recipe, world: World) -> None:
         self._world, self._clip = world, recipe.clip
+        self.scale = LossScale(world.device) if recipe.precision == "fp16" else None
         self._trained = trained.to(world.device)
         self._model = trained.model
         if world.size > 1:
@@ -61,7 +63,7 @@ class TorchEngine:
         loss, figures = self._trained(batch, counts)
         if self._sums is not None and last:
             self._sums.begin()
-        loss.backward()
+        (loss if self.scale is None else loss * self.scale.value).backward()
         if self._sums is not None and last:
             self._sums.finish()
         detached: Tensor = figures.detach()
@@ -70,6 +72,9 @@ class TorchEngine:
     def step(self, learning_rate: float) -> Tensor:
         set_learning_rate(self._optimizer, learning_rate)
         parameters = self._parameters
+        if self.scale is not None:
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            torch._foreach_mul_(gradients, 1.0 / self.scale.value)
         if self._world.device.type == "cuda" and self._kind.skips:
             # The device decides whether to update, and the host reads of it later: it is never waited for here.
             norm = gradient_norm(parameters)
@@ -82,6 +87,8 @@ class TorchEngine:
             norm = torch.tensor(found, dtype=torch.float64)
             if math.isfinite(found):
                 self._update()
+        if self.scale is not None:
+            self.scale.update(norm)
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
