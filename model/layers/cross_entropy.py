@@ -148,16 +148,18 @@ def _(
     )
 
 
-def _keep(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     _, weight, bias, _, _ = inputs
-    context.save_for_backward(*output[2:])
-    context.dtypes = weight.dtype, None if bias is None else bias.dtype
-    context.set_materialize_grads(False)
+    ctx.save_for_backward(*output[2:])
+    ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
+    ctx.set_materialize_grads(False)
 
 
-def _differentiate(context: Any, upstream: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-    by_hidden, by_weight, by_bias = context.saved_tensors
-    of_weight, of_bias = context.dtypes
+def _differentiate(ctx: Any, upstream: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    by_hidden, by_weight, by_bias = (
+        gradient.detach() for gradient in ctx.saved_tensors
+    )  # outputs, which have a graph of their own
+    of_weight, of_bias = ctx.dtypes
     return (
         by_hidden.mul_(upstream),
         by_weight.mul_(upstream).to(of_weight),

@@ -20,6 +20,7 @@ from torch import Tensor
 from model.data.batch import move
 from model.data.prefetch import Prefetch
 from model.train import state
+from model.train.arriving import Arriving, departing
 from model.train.clock import Clock
 from model.train.distributed import StopRequest, World
 from model.train.engines.create import create
@@ -90,10 +91,10 @@ class _Unread:
     """A step whose gradient's norm may still be on its way from the device."""
 
     step: int  # from 1
-    norm: Tensor
+    norm: Arriving
     figures: Tensor
     counts: Tensor
-    scale: Tensor | None  # of the loss
+    scale: Arriving | None  # of the loss
 
 
 class _Loop:
@@ -298,16 +299,16 @@ class _Loop:
         """One step; returns the beginning of its log line if it gets one."""
         recipe, progress, device = self.recipe, self.progress, self.world.device
         step = progress.step  # from 0
-        counts = torch.tensor([max(1, total) for total in agreed.counts], dtype=torch.float32, device=device)
+        counts = departing([max(1, total) for total in agreed.counts], torch.float32, device)
         figures = torch.zeros(2, len(agreed.counts), dtype=torch.float64, device=device)
         for number, item in enumerate(work.micro_batches):
             torch.manual_seed(int(random_keys.derive(recipe.seed, _DROPOUT, step, item.first)))
             figures += self.engine.backward(move(item.batch, device), counts, last=number + 1 == len(work.micro_batches))
         rate = recipe.learning_rate_at(moment)
-        scale = None if self.engine.scale is None else self.engine.scale.value
+        scale = None if self.engine.scale is None else Arriving(self.engine.scale.value)
         norm = self.engine.step(rate)
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens
-        self._unread.append(_Unread(step + 1, norm, figures, counts, scale))
+        self._unread.append(_Unread(step + 1, Arriving(norm), figures, counts, scale))
         logs = self._logs(progress.step, moment)
         self._read(keep=0 if logs or norm.device.type == "cpu" else 1)
         if not logs:
@@ -320,7 +321,7 @@ class _Loop:
             **recipe.learning_rates_at(moment),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
-            **({} if scale is None else {"loss_scale": float(scale)}),
+            **({} if scale is None else {"loss_scale": scale.value}),
         }
         self.window = Window(self.training.trained.names, device)
         if progress.step == self.training.begun.step + 1:
@@ -349,13 +350,13 @@ class _Loop:
         while len(self._unread) > keep:
             item = self._unread.pop(0)
             with self.pulse.within(Phase.EXCHANGE):  # a device may wait for the other ranks' here
-                norm = float(item.norm)
+                norm = item.norm.value
             if math.isfinite(norm):
                 self.progress.updates += 1
                 self.progress.skipped_in_a_row = 0
                 self.window.add(item.figures, item.counts, norm)
-            elif item.scale is not None and float(item.scale) > LEAST:
-                self._overflowed(item.step, float(item.scale))
+            elif item.scale is not None and item.scale.value > LEAST:
+                self._overflowed(item.step, item.scale.value)
             else:
                 self._skipped(item.step)
 

@@ -53,6 +53,8 @@ class TorchEngine:
         self._kind = optimizer_kind(recipe.optimizer)
         groups = parameter_groups(self._model, recipe)
         self._optimizer = self._kind.build(self._masters.groups(groups) if self._masters else groups, recipe)
+        # Whether the host asks for each norm: of a CPU it costs nothing.
+        self._waits = world.device.type == "cpu" or not self._kind.skips
         self._sums: GradientSums | None = None
         if world.size > 1:
             self._sums = GradientSums(own, world.pulse, holder=self._seen, dtype=DTYPES[recipe.reduce])
@@ -75,18 +77,18 @@ class TorchEngine:
         if self.scale is not None:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             torch._foreach_mul_(gradients, 1.0 / self.scale.value)
-        if self._world.device.type == "cuda" and self._kind.skips:
+        if self._waits:
+            found = clip(parameters, self._clip)
+            norm = torch.tensor(found, dtype=torch.float64)
+            if math.isfinite(found):
+                self._update()
+        else:
             # The device decides whether to update, and the host reads of it later: it is never waited for here.
             norm = gradient_norm(parameters)
             if self._clip > 0:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
             self._optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
             self._update()
-        else:
-            found = clip(parameters, self._clip)
-            norm = torch.tensor(found, dtype=torch.float64)
-            if math.isfinite(found):
-                self._update()
         if self.scale is not None:
             self.scale.update(norm)
         self._optimizer.zero_grad(set_to_none=True)

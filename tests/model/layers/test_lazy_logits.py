@@ -60,11 +60,12 @@ def test_loss_and_gradients_are_those_of_whole_logits(
     assert int(correct) == int(right)
     assert total.dtype == torch.float32
     assert [gradient.dtype for gradient in found] == [tensor.dtype for tensor in wanted]
+    assert not any(gradient.requires_grad for gradient in found)
     torch.testing.assert_close(total.double(), expected.double(), rtol=1e-5 if dtype == torch.float32 else 5e-3, atol=0)
     for ours, theirs, true in zip(found, compared, truth, strict=True):
         allowed = 1e-5 if dtype == torch.float32 else 2e-2
         error = float((ours.double() - true.double()).norm() / true.double().norm())
-        assert error <= max(allowed / 100, 1.5 * float((theirs.double() - true.double()).norm() / true.double().norm()))
+        assert error <= max(allowed / 10, 1.5 * float((theirs.double() - true.double()).norm() / true.double().norm()))
         assert error < allowed
     with torch.no_grad():
         assert summed_cross_entropy(LazyLogits(hidden, weight, added), labels)[0].equal(total.detach())
