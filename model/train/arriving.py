@@ -21,7 +21,7 @@ class Arriving:
         if scalar.device.type == "cuda":
             self._host = torch.empty(scalar.shape, dtype=scalar.dtype, pin_memory=True)
             self._host.copy_(scalar.detach(), non_blocking=True)
-            self._event = torch.cuda.Event()
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 
     @property

@@ -125,6 +125,9 @@ class PretrainConfig(StageConfig):
     """What the forward pass multiplies in, over fp32 weights; auto takes bf16 where the hardware multiplies it natively. fp16, for GPUs
     that do not, scales the loss, and skips steps whose gradient overflows."""
 
+    tf32: bool = True
+    """Whether a GPU multiplies fp32 as TF32, with ten bits of mantissa and at several times the speed; CPUs know nothing of it."""
+
     reduce: Literal["fp32", "bf16"] = "fp32"
     """In which type gradients travel between processes: bf16, with precision bf16, halves what is sent; with engine torch the layers'
     matrices then lie in bf16, too, over fp32 master weights, which are what is trained, saved and exported."""

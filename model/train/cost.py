@@ -56,7 +56,13 @@ def training_memory(
     """(bytes of the machine's memory, bytes of each GPU) that training takes with so many rows a step."""
     there, ranks = hardware.of(device, computer), execution.processes * execution.nodes
     bf16 = there.computes_bf16 if precision == "auto" else precision != "fp32"
-    how = Computing(device=there.kind, bf16=bf16, checkpointing=execution.activation_checkpointing, reduce16=reduce != "fp32")
+    how = Computing(
+        device=there.kind,
+        bf16=bf16,
+        checkpointing=execution.activation_checkpointing,
+        reduce16=reduce != "fp32",
+        offload=execution.offload == "cpu",
+    )
     zero, most = execution.zero or 0, -(-rows // ranks)
     asked = execution.micro_batch if isinstance(execution.micro_batch, int) else None
     fitting = (
@@ -68,7 +74,8 @@ def training_memory(
     found = memory.training_memory(model, length, micro, ranks=ranks, zero=zero, accumulating=micro < most, how=how)
     if there.kind == "cpu":
         return int(execution.processes * found.total), 0
-    return int(execution.processes * memory.PROCESS["cuda"]), int(found.total)
+    host = memory.PROCESS["cuda"] + (memory.offloaded_bytes(model, ranks) if how.offload else 0.0)
+    return int(execution.processes * host), int(found.total)
 
 
 def training_speed(

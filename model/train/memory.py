@@ -40,12 +40,14 @@ class Computing:
         bf16: whether matrices are multiplied in 16 bits.
         checkpointing: whether layers keep their inputs alone, and are computed again.
         reduce16: whether gradients travel in 16 bits.
+        offload: whether the optimizer's state lies in the machine's memory (ZeRO 1 to 3).
     """
 
     device: Literal["cpu", "cuda"] = "cuda"
     bf16: bool = True
     checkpointing: bool = False
     reduce16: bool = False
+    offload: bool = False
 
     @property
     def number(self) -> int:
@@ -204,6 +206,8 @@ def training_memory(
     else:
         own = 2 * share * weights + min(weights, 4.0 * GATHERED)
         gradients = bucket + 2 * share * weights
+    if zero and how.offload:  # what is stepped, its gradient and its moments
+        own, gradients, moments = own - share * weights, gradients - share * weights, 0.0
     buffers = copies + ((2.5 if how.reduce16 else 2.0) * bucket if zero else 0.0)
     # every rank copies its part of weights and moments to the host's memory, and goes on
     saving = 0.0 if how.device == "cuda" else 3.0 * weights * share
@@ -217,6 +221,11 @@ def training_memory(
         saving=saving,
         heap=1.0 if how.device == "cuda" else HEAP,
     )
+
+
+def offloaded_bytes(model: ModelConfig, ranks: int) -> float:
+    """What a rank whose optimizer's state lies in the machine's memory has there: weights, their gradient and two moments."""
+    return 4.0 * WEIGHT_BYTES * approximate_parameters(model) / ranks
 
 
 def fitting_rows(

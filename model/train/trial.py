@@ -53,6 +53,7 @@ class Trial:
         layout, directions: as the training's batches have them.
         zero: the ZeRO stage that the training will have.
         checkpointing: whether layers are computed again.
+        offload: whether the optimizer's state lies in the machine's memory.
     """
 
     scoring: Scoring
@@ -63,6 +64,7 @@ class Trial:
     directions: Directions
     zero: int
     checkpointing: bool
+    offload: bool = False
 
     def batch(self, rows: int) -> Batch:
         """So many rows of the greatest length."""
@@ -94,6 +96,7 @@ class Trial:
             device="cuda" if world.device.type == "cuda" else "cpu",
             bf16=self.scoring.precision != "fp32",
             checkpointing=self.checkpointing,
+            offload=self.offload,
         )
         of = memory.training_memory(
             self.model, self.info.length, 0, ranks=world.size, zero=self.zero, accumulating=True, how=how

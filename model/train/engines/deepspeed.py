@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from model.tensors import Slice, Tensors, copy_own, refuse
 from model.train.distributed import World
+from model.train.engines import EngineChoice
 from model.train.engines.loss_scale import LossScale
 from model.train.engines.shares import owners
 from model.train.interfaces import Recipe, Trained
@@ -52,31 +53,34 @@ def _import_deepspeed(device: str) -> Any:
 
 
 def engine(
-    trained: Trained, recipe: Recipe, world: World, *, zero: int, micro_batch: int, accumulation: int
+    trained: Trained, recipe: Recipe, world: World, choice: EngineChoice, *, micro_batch: int, accumulation: int
 ) -> DeepSpeedEngine:
-    """The engine for ZeRO stage `zero`; the optimizer is none that needs whole matrices (`engines.choose`)."""
-    settings = ds_config(recipe, zero, micro_batch, accumulation, world.device.type)
-    return (_WholeParameters if zero < 3 else _CutParameters)(trained, recipe, world, settings)
+    """The engine for the chosen ZeRO stage; the optimizer is none that needs whole matrices (`engines.choose`)."""
+    settings = ds_config(recipe, choice, micro_batch, accumulation, world.device.type)
+    return (_WholeParameters if choice.zero < 3 else _CutParameters)(trained, recipe, world, settings)
 
 
-def ds_config(recipe: Recipe, zero: int, micro_batch: int, accumulation: int, device: str) -> dict[str, Any]:
+def ds_config(recipe: Recipe, choice: EngineChoice, micro_batch: int, accumulation: int, device: str) -> dict[str, Any]:
     """DeepSpeed's whole config, generated from ours.
 
     Precision is not in it: the forward pass runs under torch.autocast inside the module, so DeepSpeed sees fp32 parameters
     and accumulates fp32 gradients at every stage. In which type these travel is said in it.
     """
+    offloaded = {"offload_optimizer": {"device": "cpu", "pin_memory": device == "cuda"}} if choice.offload else {}
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": recipe.clip,
         "communication_data_type": recipe.reduce,
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # ours step on the CPU, too
         "zero_optimization": {
-            "stage": zero,
+            "stage": choice.zero,
             "overlap_comm": device == "cuda",
             "round_robin_gradients": False,
             "reduce_bucket_size": BUCKET_NUMBERS,
             "allgather_bucket_size": BUCKET_NUMBERS,
+            **offloaded,
         },
         "data_types": {"grad_accum_dtype": "fp32"},
         "timers": {"throughput": {"enabled": False}},  # it would wait for the device at every step

@@ -12,6 +12,7 @@ from torch import Tensor, distributed
 
 from model.tensors import Slice, Tensors, copy_into
 from model.train.distributed import World
+from model.train.engines import EngineChoice
 from model.train.engines.gradients import GradientSums
 from model.train.engines.loss_scale import LossScale
 from model.train.engines.masters import Masters
@@ -29,9 +30,11 @@ from model.train.parameters import (
 from model.train.precision import DTYPES
 
 
-def engine(trained: Trained, recipe: Recipe, world: World, *, zero: int, micro_batch: int, accumulation: int) -> TorchEngine:
+def engine(
+    trained: Trained, recipe: Recipe, world: World, choice: EngineChoice, *, micro_batch: int, accumulation: int
+) -> TorchEngine:
     """The engine; how the batch is cut makes no difference to it."""
-    del zero, micro_batch, accumulation
+    del choice, micro_batch, accumulation
     return TorchEngine(trained, recipe, world)
 
 
