@@ -98,7 +98,7 @@ def test_logits_in_chunks_are_counted_as_what_is_kept_of_them(family: str, monke
     around = -predicted % 64  # it is planned for a multiple of so many
     logits = 4 * model.vocab_size * (2 * (predicted + around) - rows)
     assert counted == pytest.approx(logits - 8 * model.vocab_size * model.word_width)
-    assert fitting_rows(20e9, model_config("gpt2-base", vocab_size=50257), 512) > 0
+    assert fitting_rows(20e9, model_config("gpt2", vocab_size=50257), 512) > 0
 
 
 def test_gradients_that_travel_in_bf16_take_half() -> None:
