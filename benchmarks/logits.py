@@ -28,7 +28,6 @@ from model.layers import logit_sizes
 from model.train.scoring import Scoring
 from pipeline.core.processes import peak_memory, reset_peak_memory
 
-
 BERT_MINI = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 
 
