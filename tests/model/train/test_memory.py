@@ -13,7 +13,7 @@ from model.families.presets import model_config
 from model.layers import logit_sizes
 from model.layers.encoder import recompute_layers
 from model.train.arithmetic import approximate_parameters
-from model.train.memory import Computing, activation_bytes, fitting_rows, training_memory
+from model.train.memory import Computing, activation_bytes, fitting_rows, offloaded_bytes, training_memory
 from model.train.scale import hardware, network
 from model.train.scoring import Scoring
 from pipeline.core.cost import Computer
@@ -111,6 +111,15 @@ def test_gradients_that_travel_in_bf16_take_half() -> None:
         assert fp32.total != bf16.total
     assert network.rank_bytes(1000, 8, 0, 1, gradient=2) == network.rank_bytes(1000, 8, 0, 1) / 2
     assert network.rank_bytes(1000, 8, 1, 1, gradient=2) == 0.75 * network.rank_bytes(1000, 8, 1, 1)
+
+
+def test_offload_takes_the_optimizer_s_state_off_the_gpus() -> None:
+    model = model_config("bert-large", vocab_size=30522)
+    for zero in (1, 2, 3):
+        there, away = (training_memory(model, 128, 8, ranks=8, zero=zero, how=Computing(offload=off)) for off in (False, True))
+        assert away.moments == 0
+        assert there.total - away.total == pytest.approx(offloaded_bytes(model, 8))
+    assert training_memory(model, 128, 8, how=Computing(offload=True)) == training_memory(model, 128, 8)
 
 
 def test_ranks_share_out_more_with_every_stage_and_alone_nothing() -> None:
