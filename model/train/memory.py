@@ -41,6 +41,7 @@ class Computing:
         checkpointing: whether layers keep their inputs alone, and are computed again.
         reduce16: whether gradients travel in 16 bits.
         offload: whether the optimizer's state lies in the machine's memory (ZeRO 1 to 3).
+        averaging: whether an average of the weights is kept.
     """
 
     device: Literal["cpu", "cuda"] = "cuda"
@@ -48,6 +49,7 @@ class Computing:
     checkpointing: bool = False
     reduce16: bool = False
     offload: bool = False
+    averaging: bool = False
 
     @property
     def number(self) -> int:
@@ -63,7 +65,7 @@ class Memory:
     """Bytes of one rank at its peak.
 
     Attributes:
-        weights, gradients, moments: what this rank has of them, with what the engine copies.
+        weights, gradients, moments: what this rank has of them, with what the engine copies; the weights' average is one more moment.
         activations: kept for the backward pass, with the layer that is just computed.
         buffers: the rest: bf16 copies of the weights, what goes out to other ranks.
         process: of the process itself.
@@ -209,8 +211,10 @@ def training_memory(
     if zero and how.offload:  # what is stepped, its gradient and its moments
         own, gradients, moments = own - share * weights, gradients - share * weights, 0.0
     buffers = copies + ((2.5 if how.reduce16 else 2.0) * bucket if zero else 0.0)
-    # every rank copies its part of weights and moments to the host's memory, and goes on
-    saving = 0.0 if how.device == "cuda" else 3.0 * weights * share
+    # every rank copies its part of weights and moments to the host's memory, and goes on; and of the average
+    saving = 0.0 if how.device == "cuda" else (4.0 if how.averaging else 3.0) * weights * share
+    if how.averaging and not (zero and how.offload):
+        moments += weights * (share if zero else 1.0)
     return Memory(
         weights=own,
         gradients=gradients,

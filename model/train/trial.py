@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from model.data.collate import collate
 from model.data.directions import Directions
 from model.data.layouts import Kind
 from model.data.rows import MaskedRows
-from model.data.shards import Shards
+from model.data.shards import Rows
 from model.families.config import ModelConfig
 from model.train import memory
 from model.train.distributed import World
@@ -54,17 +54,19 @@ class Trial:
         zero: the ZeRO stage that the training will have.
         checkpointing: whether layers are computed again.
         offload: whether the optimizer's state lies in the machine's memory.
+        averaging: whether an average of the weights is kept.
     """
 
     scoring: Scoring
     model: ModelConfig
-    train: Shards
+    train: Rows
     info: DatasetInfo
     layout: Kind
     directions: Directions
     zero: int
     checkpointing: bool
     offload: bool = False
+    averaging: bool = False
 
     def batch(self, rows: int) -> Batch:
         """So many rows of the greatest length."""
@@ -97,11 +99,12 @@ class Trial:
             bf16=self.scoring.precision != "fp32",
             checkpointing=self.checkpointing,
             offload=self.offload,
+            averaging=self.averaging,
         )
         of = memory.training_memory(
             self.model, self.info.length, 0, ranks=world.size, zero=self.zero, accumulating=True, how=how
         )
-        here = memory.training_memory(self.model, self.info.length, 0, accumulating=True, how=how)
+        here = memory.training_memory(self.model, self.info.length, 0, accumulating=True, how=replace(how, averaging=False))
         return max(0.0, of.training - of.process - (here.training - here.process - here.moments))
 
 
@@ -116,6 +119,7 @@ def micro_batch(trial: Trial, rank_batch: int, world: World, path: str) -> int:
     """
     key = f"{world.size} ranks, {world.device.type}, {trial.info.length} tokens, ZeRO {trial.zero}, {trial.scoring.precision}"
     key += ", layers again" if trial.checkpointing else ""
+    key += ", averaged" if trial.averaging else ""
     known = world.first_decides(lambda: _known(path, key))
     if known:
         return min(known, rank_batch)
@@ -226,7 +230,7 @@ def _local_ranks(world: World) -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", str(world.size)))
 
 
-def _predictions(train: Shards, info: DatasetInfo) -> int:
+def _predictions(train: Rows, info: DatasetInfo) -> int:
     """The most positions that one of the first rows predicts, of a full row."""
     rows = np.arange(min(len(train), LOOKED_AT))
     found = train.take(rows, np.zeros_like(rows))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from model.train.timeline import Timeline
 from pipeline.core.pulse import Phase, Pulse
 
 BUCKET_BYTES = 25 << 20  # as torch's: large enough for the network's bandwidth, small enough to begin early
@@ -38,12 +39,13 @@ class GradientSums:
         self,
         parameters: Sequence[nn.Parameter],
         pulse: Pulse,
+        timeline: Timeline,
         bucket_bytes: int = BUCKET_BYTES,
         *,
         holder: Callable[[nn.Parameter], nn.Parameter] = itself,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self._pulse, self._dtype = pulse, dtype
+        self._pulse, self._timeline, self._dtype = pulse, timeline, dtype
         self._buckets: list[list[nn.Parameter]] = []  # of holders
         self._bucket_of: dict[Tensor, int] = {}
         room = 0
@@ -69,7 +71,7 @@ class GradientSums:
         """Send what no gradient came for, too, and wait for all: now every `grad` holds the sum."""
         while len(self._sent) < len(self._buckets):
             self._send()
-        with self._pulse.within(Phase.EXCHANGE):
+        with self._pulse.within(Phase.EXCHANGE), self._timeline.part("communication", on_device=True):
             for work in self._sent:
                 work.wait()
         for bucket, flat in zip(self._buckets, self._flat, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,9 +13,11 @@ from torch import Tensor, distributed
 from model.tensors import Slice, Tensors, copy_into
 from model.train.distributed import World
 from model.train.engines import EngineChoice
+from model.train.engines.average import Average
 from model.train.engines.gradients import GradientSums
 from model.train.engines.loss_scale import LossScale
 from model.train.engines.masters import Masters
+from model.train.engines.protocol import Held
 from model.train.engines.shares import owners, slices
 from model.train.interfaces import Recipe, Trained
 from model.train.optimizers import optimizer_kind
@@ -41,6 +43,8 @@ def engine(
 class TorchEngine:
     """One process, or several whose gradients are added up."""
 
+    cuts = False
+
     def __init__(self, trained: Trained, recipe: Recipe, world: World) -> None:
         self._world, self._clip = world, recipe.clip
         self.scale = LossScale(world.device) if recipe.precision == "fp16" else None
@@ -55,27 +59,36 @@ class TorchEngine:
         self._parameters = [self._seen(parameter) for parameter in own]  # as the optimizer sees them
         self._kind = optimizer_kind(recipe.optimizer)
         groups = parameter_groups(self._model, recipe)
-        self._optimizer = self._kind.build(self._masters.groups(groups) if self._masters else groups, recipe)
+        self.optimizer = self._kind.build(self._masters.groups(groups) if self._masters else groups, recipe)
         # Whether the host asks for each norm: of a CPU it costs nothing.
         self._waits = world.device.type == "cpu" or not self._kind.skips
         self._sums: GradientSums | None = None
         if world.size > 1:
-            self._sums = GradientSums(own, world.pulse, holder=self._seen, dtype=DTYPES[recipe.reduce])
+            self._sums = GradientSums(own, world.pulse, world.timeline, holder=self._seen, dtype=DTYPES[recipe.reduce])
             if self._kind.sees == "matrices":
-                self._optimizer.ranks = (world.rank, world.size)  # type: ignore[attr-defined]
+                self.optimizer.ranks = (world.rank, world.size)  # type: ignore[attr-defined]
+        self._average = Average(self._parameters) if recipe.ema is not None else None
+        self._applied: Tensor | None = torch.tensor(0.0)  # of the last step; None: it was
 
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
-        loss, figures = self._trained(batch, counts)
-        if self._sums is not None and last:
-            self._sums.begin()
-        (loss if self.scale is None else loss * self.scale.value).backward()
-        if self._sums is not None and last:
-            self._sums.finish()
+        timeline = self._world.timeline
+        with timeline.part("forward", on_device=True):
+            loss, figures = self._trained(batch, counts)
+        with timeline.part("backward", on_device=True):
+            if self._sums is not None and last:
+                self._sums.begin()
+            (loss if self.scale is None else loss * self.scale.value).backward()
+            if self._sums is not None and last:
+                self._sums.finish()
         detached: Tensor = figures.detach()
         return detached
 
     def step(self, learning_rate: float) -> Tensor:
-        set_learning_rate(self._optimizer, learning_rate)
+        with self._world.timeline.part("optimizer", on_device=True):
+            return self._step(learning_rate)
+
+    def _step(self, learning_rate: float) -> Tensor:
+        set_learning_rate(self.optimizer, learning_rate)
         parameters = self._parameters
         if self.scale is not None:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -83,19 +96,25 @@ class TorchEngine:
         if self._waits:
             found = clip(parameters, self._clip)
             norm = torch.tensor(found, dtype=torch.float64)
-            if math.isfinite(found):
+            self._applied = None if math.isfinite(found) else torch.zeros((), device=self._world.device)
+            if self._applied is None:
                 self._update()
         else:
             # The device decides whether to update, and the host reads of it later: it is never waited for here.
             norm = gradient_norm(parameters)
             if self._clip > 0:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
-            self._optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
+            self._applied = torch.isfinite(norm).float()
+            self.optimizer.found_inf = 1.0 - self._applied  # type: ignore[attr-defined]
             self._update()
         if self.scale is not None:
             self.scale.update(norm)
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         return norm
+
+    def held(self) -> Iterator[Held]:
+        for name, parameter in trained_parameters(self._model):
+            yield Held(self._seen(parameter), name, 0, parameter.numel())
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         with self._whole():
@@ -106,32 +125,58 @@ class TorchEngine:
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         with torch.no_grad(), self._whole():
             copy_into(self._model, weights)
+        if self._average is not None:
+            self._average.begin()
+
+    def average(self, decay: float) -> None:
+        assert self._average is not None
+        self._average.move(decay, self._applied)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        assert self._average is not None
+        self._average.swap()
+        self._round()
+        try:
+            yield
+        finally:
+            self._average.swap()
+            self._round()
+
+    def load_average(self, weights: Tensors) -> None:
+        assert self._average is not None
+        for value, (name, _) in zip(self._average.values, trained_parameters(self._model), strict=True):
+            value.copy_(weights[name])
 
     def optimizer_state(self) -> Iterator[Slice]:
-        if not self._optimizer.state:
+        if not self.optimizer.state:
             return iter(())
         found = optimizer_states(self._model, self._kind)
-        states = ((f"{name}/{key}", self._optimizer.state[self._seen(parameter)][key]) for name, parameter, key in found)
+        states = ((f"{name}/{key}", self.optimizer.state[self._seen(parameter)][key]) for name, parameter, key in found)
         return slices(states, self._world.rank, self._world.size)
 
     def load_optimizer_state(self, state: Tensors, updates: int) -> None:
-        self._optimizer.state.clear()
+        self.optimizer.state.clear()
         if updates == 0:
             return
         for parameter in self._parameters:
-            self._optimizer.state[parameter] = {"step": torch.tensor(float(updates), device=parameter.device)}
+            self.optimizer.state[parameter] = {"step": torch.tensor(float(updates), device=parameter.device)}
         for name, parameter, key in optimizer_states(self._model, self._kind):
             seen = self._seen(parameter)
-            self._optimizer.state[seen][key] = state[f"{name}/{key}"].to(seen.device, copy=True)
+            self.optimizer.state[seen][key] = state[f"{name}/{key}"].to(seen.device, copy=True)
 
     def _update(self) -> None:
-        self._optimizer.step()
-        if self._masters is not None:
-            self._masters.round()
+        self.optimizer.step()
+        self._round()
 
     def _seen(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
         """What the optimizer sees of a parameter of the model."""
         return parameter if self._masters is None else self._masters.of(parameter)
+
+    def _round(self) -> None:
+        """Give the model what has become of what the optimizer sees."""
+        if self._masters is not None:
+            self._masters.round()
 
     def _whole(self) -> AbstractContextManager[None]:
         """In the block the model's weights are what the optimizer sees of them."""

@@ -18,6 +18,7 @@ from model.tensors import read_tensors, write_tensors
 from model.train import saving
 from model.train import scoring as scoring_module
 from model.train.heldout import evaluate
+from model.train.metrics import timeless
 from model.train.stage import STAGE
 from pipeline.core import artifact
 from pipeline.core.errors import ClozeError, DataError, UsageError
@@ -115,11 +116,7 @@ def test_stopping_and_going_on_changes_no_byte(dataset: str, tmp_path: Path) -> 
     assert "going on from checkpoints/step-00000004" in halves.said("note")
     assert digests(halves.checkpoint) == digests(straight.checkpoint)
     timeless = [
-        [
-            {name: value for name, value in line.items() if name not in ("tokens_per_second", "data_wait", "time")}
-            for line in lines(run / "metrics.jsonl")
-        ]
-        for run in (tmp_path / "straight", tmp_path / "halves")
+        [timeless(line) for line in lines(run / "metrics.jsonl")] for run in (tmp_path / "straight", tmp_path / "halves")
     ]
     assert timeless[0] == timeless[1]
     assert [line["step"] for line in timeless[0]] == [1, 2, 4, 6, 7]
