@@ -327,13 +327,13 @@ class _Loop:
         logs = self._logs(step + 1, moment)
         scale = None if self.engine.scale is None else Arriving(self.engine.scale.value)
         with self.look.at(logs):
-            norm = self.engine.step(rate)
+            norm = Arriving(self.engine.step(rate))
         if recipe.ema is not None:
             self.engine.average(decay_at(recipe.ema, step))
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens
         progress.by_source = [ours + now for ours, now in zip(progress.by_source or repeat(0), agreed.by_source, strict=False)]
-        self._unread.append(_Unread(step + 1, Arriving(norm), figures, counts, scale))
-        self._read(keep=0 if logs or norm.device.type == "cpu" else 1)
+        self._unread.append(_Unread(step + 1, norm, figures, counts, scale))
+        self._read(keep=0 if logs or device.type == "cpu" else 1)
         if not logs:
             if time.monotonic() - self._reported > REPORT_SECONDS:
                 self._report({})
@@ -341,7 +341,7 @@ class _Loop:
         line = {
             "step": progress.step,
             **self.window.means(self.world),
-            **self.look.figures(float(norm)),
+            **self.look.figures(norm.value),
             **recipe.learning_rates_at(moment),
             "tokens": progress.tokens,
             "skipped": progress.skipped,

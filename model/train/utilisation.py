@@ -57,7 +57,7 @@ def _gpu_peak(device: torch.device, precision: Precision) -> tuple[float | None,
     found = hardware.recognised(name)
     if found is None:
         return None, f"no MFU is told: {name} is not in the table of GPUs (model/train/scale/hardware.py)"
-    return (found.bf16 if precision == "bf16" else found.fp32), found.source
+    return (found.fp32 if precision == "fp32" else found.bf16), found.source
 
 
 def _cpu_peak(precision: Precision) -> float:
