@@ -10,6 +10,7 @@ import pytest
 
 from model import checkpoint
 from model.hub.card import model_card
+from model.train.metrics import timeless
 from model.train.stage import STAGE
 from pipeline.core.errors import UsageError
 from pipeline.core.execute import execute
@@ -17,7 +18,6 @@ from pipeline.core.execution import Execution
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here, job, run_all
 
-TIMES = ("time", "tokens_per_second", "data_wait")
 MIXED = config(steps=9, log_every=1, mixture={"wiki": 2, "books": 1}, milestones=(4,))
 
 
@@ -39,7 +39,7 @@ def some(data: dict[str, str], *names: str) -> dict[str, str]:
 
 
 def logged(run: Path) -> list[dict[str, Any]]:
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines(run / "metrics.jsonl")]
+    return [timeless(line) for line in lines(run / "metrics.jsonl")]
 
 
 def last(run: Path) -> dict[str, str]:
