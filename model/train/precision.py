@@ -41,6 +41,8 @@ def settle(wanted: Wanted, recorded: str | None, device: torch.device, notes: li
     Raises:
         UsageError: another one was asked for than is recorded.
     """
+    if wanted == "fp16" and device.type == "cpu":
+        notes.append("precision fp16 is for GPUs: this CPU only emulates it; bf16 or fp32 are much faster")
     if recorded is None:
         return resolve(wanted, device)
     if wanted not in ("auto", recorded):
