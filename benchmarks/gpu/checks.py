@@ -26,10 +26,15 @@ from model.data.shards import Shards
 from model.families.config import for_dataset
 from model.families.models import new_model
 from model.families.table import FAMILIES
+from model.layers import logit_sizes
 from model.layers.attention import SelfAttention
 from model.layers.encoder import Encoder
 from model.layers.varlen import runs_varlen
 from model.objectives import choose
+from model.train.arriving import Arriving
+from model.train.distributed import World
+from model.train.engines import EngineChoice
+from model.train.engines.create import create
 from model.train.optimizers.adamw import adamw
 from model.train.parameters import parameter_groups
 from model.train.precision import Precision
@@ -167,6 +172,65 @@ def every_family_steps(place: Place) -> Figures:
     return {"families": len(losses)}
 
 
+def chunks_are_whole(place: Place) -> Figures:
+    """Logits computed in chunks of rows: loss and gradient of whole ones."""
+    precision, device = _precision(place), place.device
+    usual, found = dict(logit_sizes.CHUNK), []
+    for rows_at_once in (3, 1 << 20):
+        logit_sizes.CHUNK[device] = 4 * VOCABULARY * rows_at_once
+        try:
+            found.append(_gradient(*_scoring(place, "bert", precision)))
+        finally:
+            logit_sizes.CHUNK.update(usual)
+    worst = _apart(*found)
+    _close(worst, precision, "gradients")
+    return {"difference": worst}
+
+
+def sixteen_bits_train(place: Place) -> Figures:
+    """fp16 with a scaled loss, and bf16 weights over fp32 masters, beside fp32."""
+    straight = _losses(_run(place, "fp32"))
+    fp16 = _losses(_run(place, "fp16", values={"precision": "fp16"}))
+    masters = _losses(_run(place, "masters", values={"precision": "bf16", "reduce": "bf16"}))
+    worst = max(abs(a - b) / a for found in (fp16, masters) for a, b in zip(straight, found, strict=True))
+    _close(worst, "bf16", "losses")
+    return {"difference": worst}
+
+
+def offload_agrees(place: Place) -> Figures:
+    """The optimizer's state in the machine's memory: the same losses."""
+    if place.device != "cuda":
+        raise Skipped("there is nothing to move off a CPU")
+    if importlib.util.find_spec("deepspeed") is None:
+        raise Skipped("deepspeed is not installed")
+    straight, worst = _losses(_run(place, "there")), 0.0
+    for stage in (1, 3):
+        found = _losses(_run(place, f"away-{stage}", engine="deepspeed", zero=stage, offload="cpu"))
+        worst = max([worst, *(abs(a - b) / a for a, b in zip(straight, found, strict=True))])
+    _close(worst, "fp32", "losses")
+    return {"difference": worst}
+
+
+def a_step_waits_for_nothing(place: Place) -> Figures:
+    """Forward, backward and update: torch refuses whatever would make the host wait."""
+    device, settled = torch.device(place.device), recipe(config(), _precision(place), step_pace(config()))
+    scoring, batch = _scoring(place, "bert", settled.precision)
+    choice, world = EngineChoice("torch", 0), World(0, 1, device)
+    engine = create(choice, scoring, settled, world, micro_batch=ROWS, accumulation=1)
+    counts, norms = _counts(scoring, batch), []
+    try:
+        for step in range(3):
+            if step and device.type == "cuda":  # the first one makes what stays
+                torch.cuda.set_sync_debug_mode("error")
+            engine.backward(batch, counts, last=True)
+            norms.append(Arriving(engine.step(1e-3)))
+    finally:
+        if device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    assert all(math.isfinite(norm.value) for norm in norms)
+    return {"steps": len(norms)}
+
+
 CHECKS: dict[str, Check] = {
     "kernels agree": kernels_agree,
     "padded = unpadded = packed": layouts_agree,
@@ -175,6 +239,10 @@ CHECKS: dict[str, Check] = {
     "resume is bit-exact": resume_is_bit_exact,
     "ZeRO 0 to 3 agree": zero_stages_agree,
     "compiled = eager": compiled_is_eager,
+    "logits in chunks = whole": chunks_are_whole,
+    "sixteen bits train": sixteen_bits_train,
+    "offload agrees": offload_agrees,
+    "a step waits for nothing": a_step_waits_for_nothing,
 }
 
 
@@ -225,9 +293,17 @@ def _gradient(scoring: Scoring, batch: Batch) -> Tensor:
     return torch.cat([*found, loss.detach().float().reshape(1)])
 
 
-def _run(place: Place, name: str, *, device: str = "", stop_at: int | None = None, **execution: Any) -> Here:
-    """A training of a few steps in fp32 without dropout; one that is there goes on."""
-    settings = config(steps=STEPS, model=STILL, log_every=1, heldout_rows=0)
+def _run(
+    place: Place,
+    name: str,
+    *,
+    device: str = "",
+    stop_at: int | None = None,
+    values: Mapping[str, Any] | None = None,
+    **execution: Any,
+) -> Here:
+    """A training of a few steps without dropout, in fp32 if `values` of the config do not say otherwise; one that is there goes on."""
+    settings = config(**{"steps": STEPS, "model": STILL, "log_every": 1, "heldout_rows": 0, **(values or {})})
     dataset = place.small("nsp", vocab_size=VOCABULARY)
     return here(settings, dataset, place.scratch / name, stop_at=stop_at, device=device or place.device, **execution)
 

@@ -21,10 +21,12 @@ from torch import Tensor
 from model.data.batch import move
 from model.data.prefetch import Prefetch
 from model.train import state
+from model.train.arriving import Arriving, departing
 from model.train.clock import Clock
 from model.train.distributed import StopRequest, World
 from model.train.engines.average import decay_at
 from model.train.engines.create import create
+from model.train.engines.loss_scale import LEAST
 from model.train.grace import Grace
 from model.train.interfaces import Interrupted, Milestones, Training
 from model.train.look import Look
@@ -94,9 +96,10 @@ class _Unread:
     """A step whose gradient's norm may still be on its way from the device."""
 
     step: int  # from 1
-    norm: Tensor
+    norm: Arriving
     figures: Tensor
     counts: Tensor
+    scale: Arriving | None  # of the loss
 
 
 class _Loop:
@@ -165,6 +168,7 @@ class _Loop:
         progress, notes = self.progress, list(self.training.notes)
         if resumed is not None:
             self._load(resumed)
+            self._restore_scale()
             if resumed.own:
                 self.window.restore(progress.window, self.world)
                 self._saved = progress.step
@@ -314,21 +318,22 @@ class _Loop:
         """One step; returns the beginning of its log line if it gets one."""
         recipe, progress, device = self.recipe, self.progress, self.world.device
         step = progress.step  # from 0
-        counts = torch.tensor([max(1, total) for total in agreed.counts], dtype=torch.float32, device=device)
+        counts = departing([max(1, total) for total in agreed.counts], torch.float32, device)
         figures = torch.zeros(2, len(agreed.counts), dtype=torch.float64, device=device)
         for number, item in enumerate(work.micro_batches):
             torch.manual_seed(int(random_keys.derive(recipe.seed, _DROPOUT, step, item.first)))
             figures += self.engine.backward(move(item.batch, device), counts, last=number + 1 == len(work.micro_batches))
         rate = recipe.learning_rate_at(moment)
         logs = self._logs(step + 1, moment)
+        scale = None if self.engine.scale is None else Arriving(self.engine.scale.value)
         with self.look.at(logs):
-            norm = self.engine.step(rate)
+            norm = Arriving(self.engine.step(rate))
         if recipe.ema is not None:
             self.engine.average(decay_at(recipe.ema, step))
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens
         progress.by_source = [ours + now for ours, now in zip(progress.by_source or repeat(0), agreed.by_source, strict=False)]
-        self._unread.append(_Unread(step + 1, norm, figures, counts))
-        self._read(keep=0 if logs or norm.device.type == "cpu" else 1)
+        self._unread.append(_Unread(step + 1, norm, figures, counts, scale))
+        self._read(keep=0 if logs or device.type == "cpu" else 1)
         if not logs:
             if time.monotonic() - self._reported > REPORT_SECONDS:
                 self._report({})
@@ -336,10 +341,11 @@ class _Loop:
         line = {
             "step": progress.step,
             **self.window.means(self.world),
-            **self.look.figures(float(norm)),
+            **self.look.figures(norm.value),
             **recipe.learning_rates_at(moment),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
+            **({} if scale is None else {"loss_scale": scale.value}),
             **self._mixed_figures(),
         }
         self.window = Window(self.training.trained.names, device)
@@ -373,13 +379,25 @@ class _Loop:
         while len(self._unread) > keep:
             item = self._unread.pop(0)
             with self.pulse.within(Phase.EXCHANGE):  # a device may wait for the other ranks' here
-                norm = float(item.norm)
+                norm = item.norm.value
             if math.isfinite(norm):
                 self.progress.updates += 1
                 self.progress.skipped_in_a_row = 0
                 self.window.add(item.figures, item.counts, norm)
+            elif item.scale is not None and item.scale.value > LEAST:
+                self._overflowed(item.step, item.scale.value)
             else:
                 self._skipped(item.step)
+
+    def _overflowed(self, step: int, scale: float) -> None:
+        """Count a step without an update whose scaled gradient was too large for fp16: no fault of its rows, and no alarm."""
+        self.progress.skipped += 1
+        self.progress.overflows += 1
+        self._note(f"step {step} was skipped: its gradient overflows fp16 at a loss scale of {scale:,.0f}, which is halved")
+
+    def _restore_scale(self) -> None:
+        if self.engine.scale is not None:
+            self.engine.scale.restore(self.progress.loss_scale)
 
     def _skipped(self, step: int) -> None:
         """Count a step without an update, say what it was made of, and go back after too many in a row."""
@@ -397,6 +415,7 @@ class _Loop:
         before, bad = go_back(found, self.training, self.progress, self.world, self.skips)
         self._load(before)
         self.progress = before.progress
+        self._restore_scale()
         self.source = Passing(self.training.source, self.progress.passed)
         self._unread.clear()
         self.window = Window(self.training.trained.names, self.world.device)
@@ -463,6 +482,7 @@ class _Loop:
             raise RollBack(self.progress.step, max(1, self.progress.skipped_in_a_row))
         with self.clock.aside("save"):
             self.progress.window = self.window.state(self.world)
+            self.progress.loss_scale = [] if self.engine.scale is None else self.engine.scale.state()
             self.progress.samples = samples = self.source.samples(self.progress.step)
             datasets: Sequence[Mapping[str, Any]] = ()
             self.progress.places = {}

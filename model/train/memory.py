@@ -9,11 +9,13 @@ Letters: D width, I width inside the feed-forward block, N heads, L length, V vo
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 from model.families.config import ModelConfig
+from model.layers.logit_sizes import chunk_rows, in_chunks
 from model.train.arithmetic import MASK_SHARE, WEIGHT_BYTES, approximate_parameters
 
 CPU_TOKENS = 4096  # a micro-batch of 32 x 128: larger ones gain nothing on a CPU and cost memory
@@ -35,13 +37,18 @@ class Computing:
     """How a training step is computed.
 
     Attributes:
+        bf16: whether matrices are multiplied in 16 bits.
         checkpointing: whether layers keep their inputs alone, and are computed again.
+        reduce16: whether gradients travel in 16 bits.
+        offload: whether the optimizer's state lies in the machine's memory (ZeRO 1 to 3).
         averaging: whether an average of the weights is kept.
     """
 
     device: Literal["cpu", "cuda"] = "cuda"
     bf16: bool = True
     checkpointing: bool = False
+    reduce16: bool = False
+    offload: bool = False
     averaging: bool = False
 
     @property
@@ -130,10 +137,22 @@ def _encoder(model: ModelConfig, length: int, how: Computing, everywhere: bool) 
 _TRANSIENT = 0.5
 
 
-def _head(model: ModelConfig, how: Computing) -> float:
-    """Bytes a predicted position: the head's own, and logits with their gradient; a GPU has these in fp32 beside."""
+def _head(model: ModelConfig, predicted: int, how: Computing) -> float:
+    """Bytes of so many predicted positions: the head's own, and logits with their gradient; a GPU has these in fp32 beside.
+
+    Where these are computed in chunks (`model.layers.cross_entropy`), one chunk, and the gradient of the word embeddings in fp32.
+    """
+    own = predicted * model.word_width * (4.0 + 3.0 * how.number)
     logits = 2.0 * how.number if how.device == "cpu" else 10.0 if how.bf16 else 12.0
-    return logits * model.vocab_size + model.word_width * (4.0 + 3.0 * how.number)
+    if reads_logits(model) or not in_chunks(predicted, model.vocab_size, how.device):
+        return own + predicted * logits * model.vocab_size
+    chunk = chunk_rows(model.vocab_size, how.device) * model.vocab_size * (how.number + (0.0 if how.device == "cpu" else 4.0))
+    return own + chunk + (4.0 + how.number) * model.vocab_size * model.word_width
+
+
+def reads_logits(model: ModelConfig) -> bool:
+    """Whether the whole logits of its heads are read, so that they are never computed in chunks: drawn from, compared with a teacher's."""
+    return "discriminator" in model.heads or model.learns_from_teacher
 
 
 def activation_bytes(
@@ -147,7 +166,7 @@ def activation_bytes(
     share = 1.0 if "lm" in model.heads else MASK_SHARE + causal_share * (1.0 - MASK_SHARE)
     predicted = rows * length if share == 1.0 else math.ceil(rows * length * share / PREDICTIONS) * PREDICTIONS
     everywhere = not set(model.heads) <= {"masked_lm", "pair"}
-    found = rows * _encoder(model, length, how, everywhere) + predicted * _head(model, how)
+    found = rows * _encoder(model, length, how, everywhere) + _head(model, predicted, how)
     return found + sum(rows * _encoder(other, length, how, True) for other in model.beside)
 
 
@@ -179,17 +198,22 @@ def training_memory(
     own, gradients, moments = weights, weights, 2.0 * weights * share
     if zero == 0:
         moments = 2.0 * weights
-        gradients += 0.0 if ranks == 1 else weights if accumulating else min(weights, float(SENT_AT_ONCE))
+        if ranks > 1 and how.reduce16:
+            gradients += 0.5 * weights  # what travels lies there beside what is added up
+        elif ranks > 1:
+            gradients += weights if accumulating else min(weights, float(SENT_AT_ONCE))
     elif zero < 3:  # the part that is stepped lies there twice more: cut out of the weights, and of the gradients
         own += share * weights
         gradients = (weights if zero == 1 else bucket) + 2 * share * weights
     else:
         own = 2 * share * weights + min(weights, 4.0 * GATHERED)
         gradients = bucket + 2 * share * weights
-    buffers = copies + (2 * bucket if zero else 0.0)
+    if zero and how.offload:  # what is stepped, its gradient and its moments
+        own, gradients, moments = own - share * weights, gradients - share * weights, 0.0
+    buffers = copies + ((2.5 if how.reduce16 else 2.0) * bucket if zero else 0.0)
     # every rank copies its part of weights and moments to the host's memory, and goes on; and of the average
     saving = 0.0 if how.device == "cuda" else (4.0 if how.averaging else 3.0) * weights * share
-    if how.averaging:
+    if how.averaging and not (zero and how.offload):
         moments += weights * (share if zero else 1.0)
     return Memory(
         weights=own,
@@ -201,6 +225,11 @@ def training_memory(
         saving=saving,
         heap=1.0 if how.device == "cuda" else HEAP,
     )
+
+
+def offloaded_bytes(model: ModelConfig, ranks: int) -> float:
+    """What a rank whose optimizer's state lies in the machine's memory has there: weights, their gradient and two moments."""
+    return 4.0 * WEIGHT_BYTES * approximate_parameters(model) / ranks
 
 
 def fitting_rows(
@@ -223,9 +252,16 @@ def fitting_rows(
     """
     fixed = training_memory(model, length, 0, ranks=ranks, zero=zero, accumulating=True, how=how)
     memory = free * MARGIN - fixed.training
-    row = activation_bytes(model, length, how, causal_share, rows=64) / 64
+    teacher = None if beside is None else beside.model_copy(update={"num_hidden_layers": 1})
     if beside is not None:  # it keeps nothing for a backward pass, but its weights, a layer and its logits
         memory -= WEIGHT_BYTES * approximate_parameters(beside)
-        row += activation_bytes(beside.model_copy(update={"num_hidden_layers": 1}), length, how)
-    found = max(0, int(memory // row))
+
+    def fits(rows: int) -> bool:
+        taught = 0.0 if teacher is None else rows * activation_bytes(teacher, length, how)
+        return activation_bytes(model, length, how, causal_share, rows) + taught <= memory
+
+    most = 1
+    while fits(most):
+        most *= 2
+    found = bisect.bisect_left(range(most), True, key=lambda rows: not fits(rows + 1))
     return found if found < 8 else found - found % 8

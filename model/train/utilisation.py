@@ -48,7 +48,12 @@ class Utilisation:
 
 def utilisation(model: ModelConfig, precision: Precision, device: torch.device, ranks: int) -> Utilisation:
     """Of a training of `model` on so many ranks with a device like this one each."""
-    peak, source = _gpu_peak(device, precision) if device.type == "cuda" else (_cpu_peak(precision), _told_cpu(precision))
+    if device.type == "cuda":
+        peak, source = _gpu_peak(device, precision)
+    elif precision == "fp16":  # whose products take minutes on most of them
+        peak, source = None, "no MFU is told: fp16 is for GPUs"
+    else:
+        peak, source = _cpu_peak(precision), _told_cpu(precision)
     return Utilisation(model, None if peak is None else peak * ranks, source)
 
 
@@ -57,7 +62,7 @@ def _gpu_peak(device: torch.device, precision: Precision) -> tuple[float | None,
     found = hardware.recognised(name)
     if found is None:
         return None, f"no MFU is told: {name} is not in the table of GPUs (model/train/scale/hardware.py)"
-    return (found.bf16 if precision == "bf16" else found.fp32), found.source
+    return (found.fp32 if precision == "fp32" else found.bf16), found.source
 
 
 def _cpu_peak(precision: Precision) -> float:

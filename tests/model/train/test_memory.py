@@ -10,10 +10,11 @@ import torch
 from model.families.config import ModelConfig
 from model.families.models import new_model
 from model.families.presets import model_config
+from model.layers import logit_sizes
 from model.layers.encoder import recompute_layers
 from model.train.arithmetic import approximate_parameters
-from model.train.memory import Computing, activation_bytes, fitting_rows, training_memory
-from model.train.scale import hardware
+from model.train.memory import Computing, activation_bytes, fitting_rows, offloaded_bytes, training_memory
+from model.train.scale import hardware, network
 from model.train.scoring import Scoring
 from pipeline.core.cost import Computer
 from tests.tiny_models import tiny_batch
@@ -82,6 +83,43 @@ def test_layers_that_are_computed_again_keep_their_input() -> None:
     assert counted == 3 * ROWS * LENGTH * 4 * 64
     usual, again = kept(many, "fp32"), kept(many, "fp32", again=True)
     assert again < 0.6 * usual, "the first and the last layer are kept whole"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "modern"])
+def test_logits_in_chunks_are_counted_as_what_is_kept_of_them(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    how, model = Computing(device="cpu", bf16=False), small(family, 2)
+    predicted = ROWS * LENGTH if family == "gpt2" else round(0.15 * ROWS * LENGTH)
+    whole, planned = kept(model, "fp32"), activation_bytes(model, LENGTH, how, rows=ROWS)
+    rows = 16
+    monkeypatch.setitem(logit_sizes.CHUNK, "cpu", 4 * model.vocab_size * rows)
+    saved = whole - kept(model, "fp32")  # the logits' gradient for that of the embeddings; the states' for the states
+    assert saved == pytest.approx(4 * predicted * model.vocab_size - 4 * model.vocab_size * model.word_width, abs=500)
+    counted = planned - activation_bytes(model, LENGTH, how, rows=ROWS)
+    around = -predicted % 64  # it is planned for a multiple of so many
+    logits = 4 * model.vocab_size * (2 * (predicted + around) - rows)
+    assert counted == pytest.approx(logits - 8 * model.vocab_size * model.word_width)
+    assert fitting_rows(20e9, model_config("gpt2", vocab_size=50257), 512) > 0
+
+
+def test_gradients_that_travel_in_bf16_take_half() -> None:
+    model = model_config("bert-base", vocab_size=30522)
+    for zero in range(4):
+        fp32, bf16 = (
+            training_memory(model, 128, 8, ranks=8, zero=zero, accumulating=True, how=Computing(reduce16=wide))
+            for wide in (False, True)
+        )
+        assert fp32.total != bf16.total
+    assert network.rank_bytes(1000, 8, 0, 1, gradient=2) == network.rank_bytes(1000, 8, 0, 1) / 2
+    assert network.rank_bytes(1000, 8, 1, 1, gradient=2) == 0.75 * network.rank_bytes(1000, 8, 1, 1)
+
+
+def test_offload_takes_the_optimizer_s_state_off_the_gpus() -> None:
+    model = model_config("bert-large", vocab_size=30522)
+    for zero in (1, 2, 3):
+        there, away = (training_memory(model, 128, 8, ranks=8, zero=zero, how=Computing(offload=off)) for off in (False, True))
+        assert away.moments == 0
+        assert there.total - away.total == pytest.approx(offloaded_bytes(model, 8))
+    assert training_memory(model, 128, 8, how=Computing(offload=True)) == training_memory(model, 128, 8)
 
 
 def test_ranks_share_out_more_with_every_stage_and_alone_nothing() -> None:
