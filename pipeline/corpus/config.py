@@ -65,7 +65,7 @@ class CorpusConfig(_Options):
         return [{**source, "fields": columns} if source["kind"] in structured else dict(source) for source in sources]
 
     def external_fingerprints(self) -> dict[str, str]:
-        """`source/KIND` and `decontaminate`: one hash over names and bytes of all files, whatever their order and place; `filter`.
+        """`source/KIND` and `decontaminate`: one hash over names and bytes of all files, whatever their order and place; `filter`; `blocked_words`.
 
         The sources are listed and hashed anew; `listed` keeps what was found.
         """
@@ -73,8 +73,9 @@ class CorpusConfig(_Options):
         found = source_fingerprints(self._listed)
         if self.decontaminate:
             found["decontaminate"] = fingerprints.combine({(name, sha256) for name, _, sha256 in self.task_files()})
-        if self.filter is not None:
-            found["filter"] = fingerprints.input_fingerprint(self.filter)
+        for name in ("filter", "blocked_words"):
+            if (path := getattr(self, name)) is not None:
+                found[name] = fingerprints.input_fingerprint(path)
         return found
 
     def listed(self) -> tuple[ListedSlice, ...]:

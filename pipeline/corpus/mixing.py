@@ -51,7 +51,7 @@ class MixOptions(CorpusOptions):
     @classmethod
     def _a_number(cls, value: Any) -> Any:
         found = count_of(value) if isinstance(value, str) else value
-        if found is None:
+        if found is None and value is not None:
             raise ValueError("no such number; write it as 10M, 2.5M, 800k or 10000000")
         return found
 

@@ -29,6 +29,7 @@ STEPS = {
     "gopher_quality": "pipeline.corpus.steps.gopher_quality:STEP",
     "gopher_repetition": "pipeline.corpus.steps.gopher_repetition:STEP",
     "learned": "pipeline.corpus.steps.learned:STEP",
+    "blocked_words": "pipeline.corpus.steps.blocked_words:STEP",
     "personal_data": "pipeline.corpus.steps.personal_data:STEP",
     "decontaminate": "pipeline.corpus.steps.decontaminate:STEP",
     "sentences": "pipeline.corpus.steps.sentences:STEP",

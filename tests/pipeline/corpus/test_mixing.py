@@ -160,6 +160,12 @@ def test_bad_values_are_a_sentence(values: dict[str, Any], sentence: str) -> Non
         parse_config(CorpusConfig, {"sources": sources, **values}, "corpus")
 
 
+def test_a_config_that_was_written_down_is_read_back() -> None:
+    for values in ({}, {"words": "2k", "mixture": {"books": 1}}):
+        config = parse_config(CorpusConfig, {"sources": [{"kind": "books", "path": "a"}], **values}, "corpus")
+        assert parse_config(CorpusConfig, config.model_dump(mode="json"), "corpus") == config
+
+
 def test_numbers_of_words_are_read_as_people_write_them() -> None:
     assert [count_of(text) for text in ("10M", "2.5m", "800k", "10_000", "1G", "7")] == [
         10_000_000,
