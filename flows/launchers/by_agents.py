@@ -83,6 +83,7 @@ class Agents:
             grace_grows=execution.grace_seconds is None,
             device=execution.device,
             devices=execution.devices,
+            slots=not (starter.allots or execution.share),
             elastic=starter.elastic(execution),
         )
         self._of: dict[int, int] = {}  # rank -> the node that tells of it, where torchrun numbers them
@@ -164,6 +165,8 @@ class Agents:
         if "hello" in event:
             node.hello, node.host, node.seen = True, node.host or event["hello"]["host"], time.monotonic()
             node.address = event["hello"]["address"]
+        elif "waiting" in event:
+            told.append((None, event))
         elif "ready" in event:
             node.ready, node.port = True, event.get("port")
         elif "refused" in event:

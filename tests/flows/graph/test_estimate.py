@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from flows.graph import config as configs
-from flows.graph import estimate, plan, record, slots, stages
+from flows.graph import estimate, plan, record, stages
+from flows.launchers import slots
 from flows.graph.estimate import Estimate
 from flows.graph.overrides import parse
 from flows.graph.plan import Step
