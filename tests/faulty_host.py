@@ -15,7 +15,9 @@ _LAYOUT = struct.Struct("<qq")
 
 def missing() -> str | None:
     """Why there can be no such host here; None: there can."""
-    return None if COMPILER else "what makes a host faulty is built by a C compiler, which is not installed (apt-get install gcc)"
+    return (
+        None if COMPILER else "what makes a host faulty is built by a C compiler, which is not installed (apt-get install gcc)"
+    )
 
 
 class FaultyHost:

@@ -211,9 +211,7 @@ def _make(given: Given, more: Callable[[Result], dict[str, Any]] | None) -> None
     if given.out is None:
         raise click.UsageError("missing option --out; name the directory to write to")
     there = slots.machine()
-    wanted = replace(
-        demand(name, how, there), cpus=0
-    )  # whoever types a verb means now; only GPUs are never shared unasked
+    wanted = replace(demand(name, how, there), cpus=0)  # whoever types a verb means now; only GPUs are never shared unasked
     with (
         StageDisplay(name, screen) as display,
         slots.taken(

@@ -42,7 +42,9 @@ BEAT_SECONDS = {True: 2.0, False: 10.0}  # by whether the directory is local
 LOOK_SECONDS = 0.5
 HOST = "CLOZE_HOST"  # this host's name as the others resolve it, where its own does not serve
 ALONE_SECONDS = 60.0  # that a node with a failed rank waits for its head to end the others
-BUSY_SECONDS = 60.0  # beside the grace time, for whoever holds this host's GPUs to let go: ranks that were given up may still save
+BUSY_SECONDS = (
+    60.0  # beside the grace time, for whoever holds this host's GPUs to let go: ranks that were given up may still save
+)
 
 
 class Agent:

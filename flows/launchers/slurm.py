@@ -276,10 +276,9 @@ class _Followed:
             "TIMEOUT": "reached its time limit before it could stop; give it more --slurm-option --time=…",
             "OUT_OF_MEMORY": "took more memory than it had asked for; give it more --slurm-option --mem=…",
         }.get(self._seen.state, f"ended as {self._seen.state}" + (f" ({self._seen.reason})" if self._seen.reason else ""))
+        begun = "" if self._start is not None else " before it began"
         if self._end is not None:
             begun = f" when it had been queued again ({self._end['error']})"
-        else:
-            begun = "" if self._start is not None else " before it began"
         return ClozeError(f"Slurm's job {self._job} {why}{begun}{self._last_line()}; its output is in {self._log}")
 
     def _last_line(self) -> str:

@@ -61,7 +61,7 @@ def training_memory(
     found = memory.training_memory(model, length, micro, ranks=ranks, zero=zero, accumulating=micro < most, how=how)
     if there.kind == "cpu":
         return int(execution.processes * found.total), 0
-    return int(execution.processes * memory.PROCESS["cuda"]), int(found.total)
+    return int(execution.processes * found.host), int(found.total)
 
 
 def training_speed(model: ModelConfig, mean: float, rows: int, execution: Execution, device: str, computer: Computer) -> float:
