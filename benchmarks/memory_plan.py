@@ -2,7 +2,7 @@
 
     python -m benchmarks.memory_plan [--shapes bert-medium:8x128:bf16,…] [--zero 0,1,2,3] [--checkpointing] [--steps 3]
 
-A shape is PRESET:ROWSxLENGTH[xMICRO-BATCHES]:PRECISION, with a vocabulary of 8,192. Each is trained for a few steps, with a save after
+A shape is PRESET[@LAYERSxWIDTH]:ROWSxLENGTH[xMICRO-BATCHES]:PRECISION, with a vocabulary of 8,192. Each is trained for a few steps, with a save after
 each, in one process, and in two at every ZeRO stage; `took` is the highest resident set of the rank that takes most, less that of a
 training of a model of a few thousand weights, and `planned` what the plan says of it without the process itself. Every rank is forked off
 a process that has imported everything, under the memory settings that `cloze` gives its ranks.
@@ -50,7 +50,13 @@ class Shape:
     def parse(cls, text: str) -> Shape:
         model, cut, precision = text.split(":")
         rows, length, *accumulation = map(int, cut.split("x"))
-        return cls(model, rows, length, *(accumulation or [1]), precision)
+        preset, _, size = model.partition("@")
+        changes = {"vocab_size": VOCABULARY}
+        if size:  # of the preset's proportions
+            of, (layers, width) = model_config(preset), map(int, size.split("x"))
+            changes |= {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": width // of.head_size}
+            changes["intermediate_size"] = of.intermediate_size * width // of.hidden_size
+        return cls(preset, rows, length, *(accumulation or [1]), precision, changes)
 
 
 def took(job: Job, world: int) -> int:
