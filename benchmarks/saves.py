@@ -135,6 +135,8 @@ def main() -> int:
     parser.add_argument("--out", help="a directory on the disk to measure; by default a temporary one")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
+    if options.out:
+        os.makedirs(options.out, exist_ok=True)
     print(f"{platform.processor() or platform.machine()}, {cores} cores, torch {torch.__version__}; {options.model}")
     print(
         f"{'ranks':<7}{'how':<10}{'stall s':>9}{'share':>9}{'written s':>11}{'step s':>9}{'while writing':>15}{'GB':>7}{'memory GB':>11}"

@@ -61,6 +61,10 @@ class PretrainConfig(StageConfig):
     objectives: tuple[str, ...] | None = None
     """What is learned, such as mlm and nsp; without it, what the model family learns from this dataset."""
 
+    output_bias: Literal["zero", "unigram"] = "zero"
+    """What the bias of the output layer begins as: zero, as in the papers; or unigram, the logarithms of how often each piece is a target,
+    so that no step goes into learning that."""
+
     causal_share: float | None = Field(default=None, gt=0, lt=1)
     """Of clm beside a masked objective: the share of the samples that is read from left to right; without it half of them."""
 

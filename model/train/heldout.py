@@ -29,6 +29,7 @@ from model.train.pace import Moment
 from model.train.scoring import Scoring
 
 COUNT_ROWS = 4096  # rows that are read at once to count targets
+UNIGRAM_ROWS = 20_000  # training rows that a distribution without context is counted from
 I64 = npt.NDArray[np.int64]
 
 
@@ -113,6 +114,11 @@ class HeldOut:
             labels = self.load(start, min(start + COUNT_ROWS, self.rows))["masked_labels"].numpy()
             counts += np.bincount(labels[labels >= 0], minlength=vocabulary)
         return counts
+
+
+def counted(heldout: HeldOut, train: Shards) -> HeldOut:
+    """The training rows whose targets are counted, read as the held-out ones are."""
+    return replace(heldout, shards=train, rows=min(len(train), UNIGRAM_ROWS))
 
 
 def unigram_baselines(train: HeldOut, heldout: HeldOut, vocabulary: int) -> dict[str, float]:

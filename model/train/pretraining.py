@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from model.train.config import PretrainConfig
 from model.train.distributed import StopRequest, World, join
-from model.train.heldout import unigram_baselines
+from model.train.heldout import counted, unigram_baselines
 from model.train.loop import Finished, train
 from model.train.setup import Setup, prepare
 from pipeline.core.processes import peak_memory
 from pipeline.core.stage import Build, Outcome
 
-UNIGRAM_ROWS = 20_000  # training rows that the context-free baseline is counted from
 TOLD = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")  # in every summary, even where there are no held-out rows
 
 
@@ -95,7 +93,6 @@ def _baselines(setup: Setup) -> dict[str, Any]:
     """What a guesser that sees no context would lose; of the masked tokens."""
     found: dict[str, Any] = {"unigram_entropy": None}
     if "mlm" in setup.scoring.names:
-        train = setup.source.shards
-        counted = replace(setup.heldout, shards=train, rows=min(len(train), UNIGRAM_ROWS))
-        found |= unigram_baselines(counted, setup.heldout, setup.training.saved.model.vocab_size)
+        train = counted(setup.heldout, setup.source.shards)
+        found |= unigram_baselines(train, setup.heldout, setup.training.saved.model.vocab_size)
     return found

@@ -19,7 +19,7 @@ from model.train.alarms import Alarms, too_steep
 from model.train.compiling import Work, compiling_seconds, decide
 from model.train.config import PretrainConfig
 from model.train.distributed import World
-from model.train.heldout import HeldOut, HeldOutMeasure, entropy
+from model.train.heldout import HeldOut, HeldOutMeasure, counted, entropy
 from model.train.interfaces import START, Milestones, Position, Saved, Training
 from model.train.optimizers import optimizer_kind
 from model.train.parameters import freeze_unused
@@ -28,7 +28,7 @@ from model.train.recipe import pace_of, recipe
 from model.train.samples import directions_of, shares, thinning_of
 from model.train.scoring import Scoring
 from model.train.source import DatasetSource
-from model.train.start import Beginning, begin, build_network
+from model.train.start import Beginning, begin, begin_with_unigrams, build_network
 from model.train.teacher import load_teacher
 from pipeline.core import fingerprints, random_keys, storage
 from pipeline.core.errors import DataError
@@ -184,6 +184,9 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         layout=layout_for(networks, world.device, DTYPES[precision], packed_rows=info.packed),
         directions=directions,
     )
+    unigrams = config.output_bias == "unigram" and beginning.state is None
+    if unigrams and resumed is None:
+        begin_with_unigrams(network, model, counted(heldout, train).target_counts(model.vocab_size))
     measure = HeldOutMeasure(
         scoring=scoring,
         heldout=heldout,
@@ -216,7 +219,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         micro_batch=plan.micro_batch,
         accumulation=plan.accumulation,
         compiled=compiled,
-        expected_first_loss=_chance(scoring, beginning),
+        expected_first_loss=None if unigrams else _chance(scoring, beginning),
         log_every=config.lines_every,
         begun=begun,
         data=source_print,

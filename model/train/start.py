@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from model import checkpoint
 from model.checkpoint import Loaded
 from model.families.config import ModelConfig, for_dataset
-from model.families.models import new_model
+from model.families.models import new_model, per_piece
 from model.families.presets import model_config
 from model.families.pretraining import PretrainingModel
 from model.train.teacher import Teacher
@@ -94,6 +97,28 @@ def build_network(beginning: Beginning) -> tuple[PretrainingModel, list[str]]:
             )
         tensor.copy_(given)
     return network, sorted(own.keys() - beginning.state.keys())
+
+
+def begin_with_unigrams(network: PretrainingModel, model: ModelConfig, counts: npt.NDArray[np.int64]) -> None:
+    """Let the output layers' biases begin as the logarithms of the targets' frequencies, each count raised by one, less their mean.
+
+    What a guesser knows that sees no context is then there before the first step, and the states are for the rest.
+
+    Args:
+        counts: how often each piece is a target, int64 [V].
+
+    Raises:
+        UsageError: there is no such bias, or nothing is predicted.
+    """
+    biases = [found for name in per_piece(model) if (found := network.get_parameter(name)).dim() == 1]
+    if not biases or not counts.sum():
+        lacking = (
+            f"the output layer of {model.family} has no bias" if counts.sum() else "the dataset has no masked tokens to count"
+        )
+        raise UsageError(f"output_bias unigram: {lacking}; leave it out")
+    logarithms = torch.from_numpy(np.log(counts + 1.0))
+    for bias in biases:
+        bias.data.copy_(logarithms - logarithms.mean())
 
 
 def check_same_shape(wanted: ModelConfig, loaded: Loaded, path: str) -> None:

@@ -1,0 +1,127 @@
+"""The ten-minute encoder: the lowest held-out MLM loss that a recipe comes to in `--budget 10m`, one row a recipe.
+
+    python -m benchmarks.ten_minutes --dataset W/dataset [--minutes 10] [--threads 2] [--only NAME,…] [--out runs/ten-minutes]
+
+Each row is `cloze pretrain` as a user types it, from the first weights to the last checkpoint, with what `RECIPES` says beside `BASE`. All
+score the same held-out rows and the same masks: those of the dataset. A row that is there already is not trained again, so the table grows
+by calls.
+docs/speedrun.md is the record book.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.core.artifact import read_manifest
+
+BASE: dict[str, Any] = {
+    "model": {
+        "preset": "modern-tiny",
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 768,
+        "max_position_embeddings": 128,
+    },
+    "objectives": ["mlm"],
+    "global_batch": 32,
+    "learning_rate": 0.002,
+    "betas": [0.9, 0.98],
+    "warmup_share": 0.05,
+    "schedule": "linear",
+    "heldout_rows": 500,
+}
+"""What a row starts from: a narrow pre-norm encoder on single sequences, which leaves the unigram plateau soonest (docs/decisions.md)."""
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "base": {},
+    "bert": {"model": {"preset": "bert-mini", "hidden_dropout": 0.0, "attention_dropout": 0.0, "max_position_embeddings": 128}},
+    "batch 16": {"global_batch": 16},
+    "batch 8": {"global_batch": 8, "learning_rate": 0.001},
+    "batch 64": {"global_batch": 64, "learning_rate": 0.003},
+    "batch 8 to 32": {"initial_batch": 8, "ramp_steps": 600},
+    "rate .001": {"learning_rate": 0.001},
+    "rate .004": {"learning_rate": 0.004},
+    "2 of 128": {"model": {"num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 2}},
+    "4 of 128": {"model": {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 2}},
+    "4 of 192": {"model": {"hidden_size": 192, "intermediate_size": 576, "num_attention_heads": 3}},
+    "rate .003": {"learning_rate": 0.003},
+    "clip 5": {"clip": 5.0},
+    "2 layers": {"model": {"num_hidden_layers": 2}},
+    "6 layers of 192": {
+        "model": {"num_hidden_layers": 6, "hidden_size": 192, "intermediate_size": 576, "num_attention_heads": 3}
+    },
+    "8 layers of 256": {"model": {"num_hidden_layers": 8}},
+    "4 layers of 384": {"model": {"hidden_size": 384, "intermediate_size": 1152, "num_attention_heads": 6}},
+    "muon .02": {"optimizer": "muon", "learning_rate": 0.002, "hidden_rate": 10.0},
+    "lamb": {"optimizer": "lamb", "learning_rate": 0.01},
+    "stable-adamw": {"optimizer": "stable-adamw"},
+    "wsd": {"schedule": "wsd", "decay_share": 0.3},
+    "one-cycle": {"schedule": "one-cycle"},
+    "betas .9 .95": {"betas": [0.9, 0.95]},
+    "weight decay .1": {"weight_decay": 0.1},
+    "unigram bias": {"output_bias": "unigram"},
+}
+
+
+def section(name: str) -> dict[str, Any]:
+    """What `name` trains with: a recipe's own values over the base, a part of the model over the base's model."""
+    found = {**BASE}
+    for part in name.split(" + "):
+        recipe = dict(RECIPES[part])
+        model = recipe.pop("model", {})
+        found["model"] = model if "preset" in model else {**found["model"], **model}
+        found |= recipe
+    return found
+
+
+def trained(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The summary of the training below `--out`; trained if it is not there."""
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    run = f"{options.minutes:g}m-{options.threads}t-{re.sub('[^a-z0-9]+', '-', name)}"
+    config = out / f"{run}.yaml"
+    values = {"dataset": str(Path(options.dataset).resolve()), "budget": f"{round(60 * options.minutes)}s", **section(name)}
+    config.write_text(yaml.safe_dump({"name": run, "pretrain": values, "run": {"threads": options.threads, "share": True}}))
+    command = [sys.executable, "-c", "from flows.cli import entry; entry()", "run", config.name, "--no-prefect"]
+    told = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
+    if told.returncode:
+        raise SystemExit(f"{name}: {told.stderr.strip() or told.stdout.strip()}")
+    return dict(read_manifest(str(out / "runs" / run / "pretrain")).summary)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", required=True, help="a dataset artifact of single sequences")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="of each training, from its first weights to its checkpoint"
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", help="names of recipes; several in one row with ' + '; by default all")
+    parser.add_argument("--out", default="runs/ten-minutes")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else list(RECIPES)
+    print(
+        "| recipe | parameters | steps | million tokens | tokens/s | held-out MLM | beside the base |\n|---|---|---|---|---|---|---|"
+    )
+    base = None
+    for name in names:
+        found = trained(name, options)
+        loss = found["heldout_loss"]
+        base = loss if base is None else base
+        print(
+            f"| {name} | {found['parameters'] / 1e6:.1f}M | {found['steps']:,} | {found['tokens'] / 1e6:.2f} | {found['tokens_per_second']:,.0f} "
+            f"| {loss:.3f} | {loss - base:+.3f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
