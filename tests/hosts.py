@@ -168,7 +168,7 @@ class Hosts:
         """Its exit code, and what it said on standard error."""
         process = self.start(*arguments, at=at, **environment)
         try:
-            _, told = process.communicate(timeout=500)
+            _, told = process.communicate(timeout=1000)
         except subprocess.TimeoutExpired:
             process.kill()
             raise AssertionError(process.communicate()[1][-3000:]) from None

@@ -124,15 +124,16 @@ class Slurm:
         counts as revoked, to the second), and the job has failed then.
         """
 
-        asked = False
+        next_time = 0.0  # to ask: Slurm may set its own two minutes after we have
 
         def begun() -> bool:
-            nonlocal asked
+            nonlocal next_time
             state = self.jobs()[job]  # REQUEUED comes before PENDING
             again = self.field(job, "Restarts") != "0"
-            if state == "PENDING" and again and not asked:
+            if state == "PENDING" and again and time.monotonic() > next_time:
                 command = ["scontrol", "update", f"JobId={job}", "StartTime=now+3"]  # refused where it begins just now
                 asked = subprocess.run(command, env=self.environment, capture_output=True, check=False).returncode == 0
+                next_time = time.monotonic() + (20.0 if asked else 0.0)
             return again and state in ("RUNNING", "COMPLETED", "FAILED")
 
         self.until(begun)
