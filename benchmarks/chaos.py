@@ -27,6 +27,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +42,7 @@ from tests.model.datasets import write_dataset
 
 DISK_BYTES = 640 << 20
 FAULTS = ("link", "rank", "clock", "disk", "shared", "pause", "host")
-HOUR = 3600
+HOUR, PAUSE_SECONDS = 3600, 50.0
 
 
 class Chaos:
@@ -51,6 +52,7 @@ class Chaos:
         """Args: faulty: host b."""
         self.there, self.faulty, self.shared, self.steps, self.every = there, faulty, shared, steps, every
         self._ahead = 0
+        self._asleep: threading.Timer | None = None
         self.dataset = write_dataset(shared / "dataset")
 
     def command(self, out: Path, *more: Any) -> list[Any]:
@@ -71,8 +73,11 @@ class Chaos:
         step = 0
         for fault in faults:
             self._until(lambda step=step: self._saved(out) > step, process)  # type: ignore[misc]
+            if self._asleep is not None:
+                self._asleep.join()
             step, at = self._step(out), time.monotonic()
             getattr(self, {"shared": "shared_disk"}.get(fault, fault))(process)
+            step = max(step, self._step(out))  # those that were made before it did any harm
             self._until(lambda step=step: self._step(out) > step, process)  # type: ignore[misc]
             waited[fault] = time.monotonic() - at
             print(f"  {fault:<6} after step {step:>4}: {waited[fault]:6.1f} s to the next new step", flush=True)
@@ -93,10 +98,11 @@ class Chaos:
         os.kill(self.there.ranks("b")[-1], signal.SIGKILL)
 
     def pause(self, process: subprocess.Popen[str]) -> None:
+        """The others go on meanwhile."""
         del process
         self.there.signal("a", signal.SIGSTOP)
-        time.sleep(50)
-        self.there.signal("a", signal.SIGCONT)
+        self._asleep = threading.Timer(PAUSE_SECONDS, self.there.signal, ("a", signal.SIGCONT))
+        self._asleep.start()
 
     def clock(self, process: subprocess.Popen[str]) -> None:
         del process

@@ -96,7 +96,7 @@ def measured(shape: Shape, world: int, zero: int, steps: int, checkpointing: boo
     with tempfile.TemporaryDirectory() as directory:
         data = write_dataset(
             Path(directory) / "data", rows=64, heldout=4, length=shape.length, vocab_size=model.vocab_size, full=True,
-            pair_task="nsp" if "pair" in model.heads else None,
+            pair_task=next((task for task in ("nsp", "sop") if task in model.own_objectives(task)), None),
         )  # fmt: skip
         config = PretrainConfig(
             model=model,

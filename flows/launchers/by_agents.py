@@ -111,7 +111,10 @@ class Agents:
 
     def stop(self, grace: float) -> None:
         if not all(node.over for node in self._nodes):
-            mailbox.put(self.launch.file(STOP), {"grace": grace})
+            try:
+                mailbox.put(self.launch.file(STOP), {"grace": grace})
+            except OSError:  # a full disk: nobody can save either; agents hear of it by their leash
+                self._handle.stop()
             deadline = time.monotonic() + grace + STOP_SECONDS
             while not all(node.over for node in self._nodes) and time.monotonic() < deadline:
                 self._held += self._poll()

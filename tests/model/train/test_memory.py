@@ -94,6 +94,16 @@ def test_ranks_share_out_more_with_every_stage_and_alone_nothing() -> None:
     assert training_memory(model, 128, 8, ranks=64, zero=2).total < found[2]
 
 
+@pytest.mark.parametrize(
+    "name", ["bert-mini", "roberta-tiny", "albert-base", "electra-small", "modern-tiny", "longformer-tiny", "deberta-v3-tiny", "gpt2"]
+)
+def test_weights_are_counted_as_there_are(name: str) -> None:
+    model = model_config(name, vocab_size=8192)
+    with torch.device("meta"):
+        there = sum(parameter.numel() for parameter in new_model(model).parameters())
+    assert approximate_parameters(model) == pytest.approx(there, rel=0.02)
+
+
 @pytest.mark.parametrize("family", ["bert", "albert", "modern"])
 @pytest.mark.parametrize("ranks", [1, 2, 5, 64])
 def test_a_save_copies_what_the_rank_writes_that_writes_most(family: str, ranks: int) -> None:
