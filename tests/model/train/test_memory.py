@@ -95,7 +95,8 @@ def test_ranks_share_out_more_with_every_stage_and_alone_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["bert-mini", "roberta-tiny", "albert-base", "electra-small", "modern-tiny", "longformer-tiny", "deberta-v3-tiny", "gpt2"]
+    "name",
+    ["bert-mini", "roberta-tiny", "albert-base", "electra-small", "modern-tiny", "longformer-tiny", "deberta-v3-tiny", "gpt2"],
 )
 def test_weights_are_counted_as_there_are(name: str) -> None:
     model = model_config(name, vocab_size=8192)
