@@ -6,10 +6,11 @@ PIP := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
 # Two at a time: many tests wait for processes. A file's tests stay together, for the sake of what they share; in the order of
 # the folders, for the longest are in the first ones.
 PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
+PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo test test-fast soak check format install dev clean
+.PHONY: demo test test-fast soak gpu check format install dev clean
 
 install: $(VENV)/.installed
 
@@ -36,6 +37,10 @@ test: $(VENV)/.installed-dev
 # What takes many minutes: every family on every engine, and 300 kills, whose table is runs/soak.md.
 soak: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest tests -m soak
+
+# On a machine with a GPU, in whatever Python holds its torch: what must be equal there, then how fast it is.
+gpu:
+	@$(PYTHON_GPU) -m benchmarks.gpu --minutes 9
 
 # All that takes seconds.
 test-fast: $(VENV)/.installed-dev

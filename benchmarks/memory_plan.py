@@ -90,7 +90,7 @@ def took(job: Job, world: int) -> int:
     return max(found)
 
 
-def measured(shape: Shape, world: int, zero: int, steps: int, checkpointing: bool) -> tuple[int, int]:
+def measured(shape: Shape, world: int, zero: int, steps: int, checkpointing: bool, save_once: bool = False) -> tuple[int, int]:
     """What was planned, and what was taken: bytes."""
     model = model_config(shape.model, **shape.changes)
     with tempfile.TemporaryDirectory() as directory:
@@ -107,14 +107,14 @@ def measured(shape: Shape, world: int, zero: int, steps: int, checkpointing: boo
         )
         item = job(
             config, data, Path(directory) / "run", zero=zero, micro_batch=shape.rows, device="cpu", compile=False,
-            threads=1, activation_checkpointing=checkpointing, checkpoint_every=1,
+            threads=1, activation_checkpointing=checkpointing, checkpoint_every=steps if save_once else 1,
         )  # fmt: skip
         found = took(item, world)
     how = Computing(device="cpu", bf16=shape.precision == "bf16", checkpointing=checkpointing)
     plan = training_memory(
         model, shape.length, shape.rows, ranks=world, zero=zero, accumulating=shape.accumulation > 1, how=how
     )
-    return round(plan.total - plan.process), found
+    return round((plan.training if save_once else plan.total) - plan.process), found
 
 
 NOTHING = Shape(
@@ -138,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--zero", default="0,1,2,3", help="stages of two processes")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--alone", action="store_true", help="one process only")
+    parser.add_argument("--save-once", action="store_true", help="after the last step alone")
     parser.add_argument("--checkpointing", action="store_true", help="with --activation-checkpointing")
     options = parser.parse_args(arguments)
     if any(os.environ.get(name) != value for name, value in RANK_ENVIRONMENT.items()):
@@ -154,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     for text in options.shapes.split(","):
         for world, zero in worlds:
-            planned, found = measured(Shape.parse(text), world, zero, options.steps, options.checkpointing)
+            planned, found = measured(Shape.parse(text), world, zero, options.steps, options.checkpointing, options.save_once)
             found -= process[world, min(zero, 1)]
             off = planned / found - 1
             print(f"{text:34}{world:>6}{zero:>6}{planned / 1e6:>10,.0f}{found / 1e6:>8,.0f}{off:>+8.0%}", flush=True)

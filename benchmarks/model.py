@@ -37,7 +37,6 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from flows.launchers.ranks import RANK_ENVIRONMENT
 from model.data import layouts
 from model.data.batch import LAYOUT, Batch, move
 from model.data.layouts import Sequences, layout_for, make_layout
@@ -128,8 +127,10 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
     """The variant's training step, with the weights that seed 0 gives."""
     torch.manual_seed(0)
     model = models.new_model(config.model)
-    build = _theirs if variant.theirs else _ours
-    module, loss_of = build(variant, config.model, model, device)
+    if variant.theirs:
+        module, loss_of = theirs(variant.precision, config.model, model, device)
+    else:
+        module, loss_of = _ours(variant, config.model, model, device)
     module.to(device).train()
     settled = recipe(config, variant.precision, step_pace(config))
     optimizer = adamw(parameter_groups(module, settled), settled)
@@ -159,30 +160,31 @@ def _ours(variant: Variant, config: ModelConfig, model: Any, device: str) -> tup
     return scoring, loss_of
 
 
-def _theirs(variant: Variant, config: ModelConfig, model: Any, device: str) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
-    """The class that `cloze export` names, trained as transformers' documentation says."""
+def theirs(precision: Precision, config: ModelConfig, model: Any, device: str) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
+    """The class that `cloze export` names, with the weights of `model`, trained as transformers' documentation says."""
     import transformers
 
     hub = hub_of(config.family)
     values = hub.to_config(config, config.heads, None)
-    theirs = getattr(transformers, values["architectures"][0])(transformers.AutoConfig.for_model(**values))
-    theirs.load_state_dict(hub.to_state(model.state_dict()), strict=False)
-    theirs.tie_weights()
+    module = getattr(transformers, values["architectures"][0])(transformers.AutoConfig.for_model(**values))
+    module.load_state_dict(hub.to_state(model.state_dict()), strict=False)
+    module.tie_weights()
     pair = {"next_sentence_label": "pair_labels"} if "pair" in config.heads else {}
     segments = ("token_type_ids",) if config.type_vocab_size > 1 else ()
 
     def loss_of(batch: Batch) -> Tensor:
-        labels = torch.full_like(batch["input_ids"], IGNORE).flatten()
-        real = batch["masked_labels"] != IGNORE
-        labels[batch["masked_positions"][real]] = batch["masked_labels"][real]
+        # no question to the device: what is filler goes to a place behind the last one
+        labels = torch.full((batch["input_ids"].numel() + 1,), IGNORE, device=batch["input_ids"].device)
+        filler = batch["masked_labels"] == IGNORE
+        labels[batch["masked_positions"].masked_fill(filler, len(labels) - 1)] = batch["masked_labels"]
         inputs = {name: batch[name] for name in ("input_ids", *segments)} | {name: batch[ours] for name, ours in pair.items()}
-        with autocast(variant.precision, device):
-            loss: Tensor = theirs(
-                **inputs, attention_mask=batch["attention_mask"].long(), labels=labels.view_as(batch["input_ids"])
+        with autocast(precision, device):
+            loss: Tensor = module(
+                **inputs, attention_mask=batch["attention_mask"].long(), labels=labels[:-1].view_as(batch["input_ids"])
             ).loss
         return loss
 
-    return theirs, loss_of
+    return module, loss_of
 
 
 def first_losses(variant: Variant, config: PretrainConfig, batches: list[Batch], device: str) -> list[float]:
@@ -234,6 +236,8 @@ def measure(options: argparse.Namespace, variant: Variant, **changes: Any) -> di
             command.append(option)
         elif not isinstance(value, bool | list | None):
             command += [option, str(value)]
+    from flows.launchers.ranks import RANK_ENVIRONMENT  # benchmarks.gpu imports this file where there are no flows
+
     environment = {**(RANK_ENVIRONMENT if variant.kept else {}), **os.environ}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:

@@ -11,6 +11,7 @@ docs/speedrun.md is the record book.
 from __future__ import annotations
 
 import argparse
+import copy
 import re
 import subprocess
 import sys
@@ -54,6 +55,9 @@ RECIPES: dict[str, dict[str, Any]] = {
     "4 of 192": {"model": {"hidden_size": 192, "intermediate_size": 576, "num_attention_heads": 3}},
     "rate .003": {"learning_rate": 0.003},
     "clip 5": {"clip": 5.0},
+    "causal first": {"first": {"share": 0.3, "objectives": ["clm"], "schedule": "constant"}},
+    "causal first, half": {"first": {"share": 0.5, "objectives": ["clm"], "schedule": "constant"}},
+    "both ways first": {"first": {"share": 0.5, "objectives": ["clm", "mntp"], "schedule": "constant"}},
     "2 layers": {"model": {"num_hidden_layers": 2}},
     "6 layers of 192": {
         "model": {"num_hidden_layers": 6, "hidden_size": 192, "intermediate_size": 576, "num_attention_heads": 3}
@@ -75,11 +79,24 @@ def section(name: str) -> dict[str, Any]:
     """What `name` trains with: a recipe's own values over the base, a part of the model over the base's model."""
     found = {**BASE}
     for part in name.split(" + "):
-        recipe = dict(RECIPES[part])
+        recipe = copy.deepcopy(RECIPES[part])
         model = recipe.pop("model", {})
         found["model"] = model if "preset" in model else {**found["model"], **model}
         found |= recipe
     return found
+
+
+def sections(name: str, seconds: float, dataset: str) -> dict[str, Any]:
+    """A run's sections: one phase, or two that share the time, of which the last one predicts what is scored."""
+    last = section(name)
+    first = last.pop("first", None)
+    if first is None:
+        return {"pretrain": {"dataset": dataset, "budget": f"{round(seconds)}s", **last}}
+    share = first.pop("share")
+    return {
+        "pretrain": {"dataset": dataset, **last, **first, "budget": f"{round(share * seconds)}s"},
+        "pretrain@last": {**last, "continue": "pretrain", "budget": f"{round((1 - share) * seconds)}s"},
+    }
 
 
 def trained(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -88,13 +105,15 @@ def trained(name: str, options: argparse.Namespace) -> dict[str, Any]:
     out.mkdir(parents=True, exist_ok=True)
     run = f"{options.minutes:g}m-{options.threads}t-{re.sub('[^a-z0-9]+', '-', name)}"
     config = out / f"{run}.yaml"
-    values = {"dataset": str(Path(options.dataset).resolve()), "budget": f"{round(60 * options.minutes)}s", **section(name)}
-    config.write_text(yaml.safe_dump({"name": run, "pretrain": values, "run": {"threads": options.threads, "share": True}}))
+    values = sections(name, 60 * options.minutes, str(Path(options.dataset).resolve()))
+    config.write_text(
+        yaml.safe_dump({"name": run, **values, "run": {"threads": options.threads, "share": True}}, sort_keys=False)
+    )
     command = [sys.executable, "-c", "from flows.cli import entry; entry()", "run", config.name, "--no-prefect"]
     told = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
     if told.returncode:
         raise SystemExit(f"{name}: {told.stderr.strip() or told.stdout.strip()}")
-    return dict(read_manifest(str(out / "runs" / run / "pretrain")).summary)
+    return dict(read_manifest(str(out / "runs" / run / list(values)[-1])).summary)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Stages at work: a live line each with bar, total, rate and time left, on standard error.
 
-On a terminal it is rewritten in place; elsewhere one line says that the stage begins. What must be read at a glance is never
+On a terminal it is rewritten in place; elsewhere one line says that the stage begins, and a training's log lines follow, not too many of
+them. What must be read at a glance is never
 squeezed: only the figures at the end give way, at most `FEW` of them on a narrow terminal.
 """
 
@@ -16,11 +17,13 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
+from flows.views.training_line import training_line
 from pipeline.core.humanize import short, si
 from pipeline.core.reporting import Reporter
 
 WIDE = 120  # columns from which there is room for a long bar, the time spent and more figures
 FEW, MORE = 2, 4  # figures shown on a narrow and on a wide terminal
+LINES_APART = 10.0  # seconds between a training's lines where nothing is rewritten in place; measured ones always come
 FRAMES = ("note", "step", "warning")  # figures that are words: shown without their names, the last one on a line of its own
 
 
@@ -91,6 +94,8 @@ class StageDisplay(Reporter):
         self._own = lines is None
         self._progress = live_lines(screen) if lines is None else lines
         self._step: Any = None
+        self._line_at = float("-inf")  # when the last log line was shown
+        self._began = time.time()
 
     def __enter__(self) -> StageDisplay:
         if not self.screen.is_terminal:
@@ -117,6 +122,18 @@ class StageDisplay(Reporter):
         warning = figures.get("warning")
         if warning:
             self.screen.print(f"[yellow]warning:[/] {warning}")
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        """A training's log line, where there is no live one."""
+        now = time.monotonic()
+        if values.get("time", self._began) < self._began:  # of an earlier session, told again
+            return
+        if self.screen.is_terminal or not (now - self._line_at >= LINES_APART or "heldout_loss" in values):
+            return
+        line = training_line(values, "" if self._own else self.name)
+        if line:
+            self._line_at = now
+            self.screen.print(line, soft_wrap=True, markup=False)
 
     def _note(self, figures: Mapping[str, Any]) -> str:
         words = [str(figures[name]) for name in ("note", "step") if name in figures]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from model.layers.batch import IGNORE, Batch
 from model.objectives import Detail, Outputs
+from model.objectives.bands import FIELD, losses_by_band
 from model.objectives.masked import masked_objective
 
 TOP = 5
 
 
 def details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
-    """Top-5 accuracy, and top-1 accuracy by what stood at the position: [MASK], a random piece, or the token itself.
+    """Top-5 accuracy, top-1 accuracy by what stood at the position ([MASK], a random piece, or the token itself), and the loss by how
+    often the right piece occurs.
 
     Args:
         outputs: `mlm_logits`, float [M, V].
-        batch: as the collator makes it, and `mask_id`, int64 scalar, which held-out scoring adds.
+        batch: as the collator makes it, and what held-out scoring adds: `mask_id`, int64 scalar, and `bands`, where it knows them.
     """
     logits, labels = outputs["mlm_logits"], batch["masked_labels"]
     real = labels != IGNORE
@@ -27,6 +29,8 @@ def details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
     kinds = {"masked": masked & ~kept, "random": ~kept & ~masked, "kept": kept}
     for name, chosen in kinds.items():
         found[f"{name}_accuracy"] = ((first & chosen).sum(), (real & chosen).sum())
+    if FIELD in batch:
+        found |= losses_by_band(logits, labels, batch[FIELD])
     return found
 
 

@@ -16,6 +16,7 @@ SPIKE_NATS = 0.5
 SPIKE_DEVIATIONS = 6.0
 USUAL = 12  # lines whose course a spike is held beside
 FLAT_LINES = 30  # so many log lines without any progress are told
+EVALUATING = 0.05  # of the time, the most that evaluations should take
 STEEP = 12.0  # times the rate that suits the width
 
 
@@ -36,10 +37,11 @@ class Alarms:
 
     def seen(self, line: Mapping[str, Any]) -> list[str]:
         """What is to be said after this log line."""
+        found = [*self._evaluating(line)]
         loss = line.get(self._loss)
         if not isinstance(loss, float) or not math.isfinite(loss):
-            return []
-        found = [*self._stuck(line, loss), *self._spike(line, loss)]
+            return found
+        found += [*self._stuck(line, loss), *self._spike(line, loss)]
         self._losses.append((int(line["step"]), loss, float(line["learning_rate"])))
         return [*found, *self._flat()]
 
@@ -66,6 +68,14 @@ class Alarms:
             f"after step {step} the loss ({loss:.2f}) is still about that of guessing by frequency ({guessing:.2f}): nothing is read from"
             f" the context yet; {advice}. A lower learning rate or a longer warm-up may help"
         )
+
+    def _evaluating(self, line: Mapping[str, Any]) -> Iterator[str]:
+        share = line.get("evaluation_share", 0.0)
+        if share > EVALUATING and self._once("evaluating"):
+            yield (
+                f"evaluations have taken {share:.0%} of the time so far, {EVALUATING:.0%} is meant: score fewer rows (heldout_rows), or"
+                " score less often (evaluate_every)"
+            )
 
     def _spike(self, line: Mapping[str, Any], loss: float) -> Iterator[str]:
         before = [known for _, known, _ in self._losses[-USUAL:]]

@@ -22,6 +22,7 @@ import torch
 from torch import distributed
 
 from model.train.precision import resolve_device
+from model.train.timeline import Timeline
 from pipeline.core.errors import ClozeError, UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.pulse import Phase, Pulse
@@ -43,6 +44,7 @@ class World:
         control: the gloo group of control messages; None: the default group is one.
         saving: the gloo group of the threads that save; None where there is one rank.
         pulse: tells whoever started this process what it does.
+        timeline: where this process's time goes.
     """
 
     rank: int
@@ -51,6 +53,7 @@ class World:
     control: Any = None
     saving: Any = None
     pulse: Pulse = field(default_factory=Pulse)
+    timeline: Timeline = field(default_factory=Timeline)
 
     @property
     def first(self) -> bool:
@@ -68,7 +71,7 @@ class World:
 
         def sums() -> list[Any]:
             if work is not None:
-                with self.pulse.within(Phase.EXCHANGE):
+                with self.pulse.within(Phase.EXCHANGE), self.timeline.part("communication"):
                     work.wait()
             return list(tensor.tolist())
 
@@ -84,7 +87,7 @@ class World:
     def total_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of a CPU tensor over all ranks."""
         if self.size > 1:
-            with self.pulse.within(Phase.EXCHANGE):
+            with self.pulse.within(Phase.EXCHANGE), self.timeline.part("communication"):
                 distributed.all_reduce(tensor, group=self.control)
         return tensor
 
@@ -146,7 +149,7 @@ def join(execution: Execution) -> World:
         raise UsageError(f"WORLD_SIZE ({size}) is not that of the running process group ({distributed.get_world_size()})")
     control = distributed.new_group(backend="gloo", timeout=TIMEOUT) if size > 1 and device.type == "cuda" else None
     saving = distributed.new_group(backend="gloo", timeout=SAVING_TIMEOUT) if size > 1 else None
-    return World(rank, size, device, control, saving, Pulse.ours())
+    return World(rank, size, device, control, saving, Pulse.ours(), Timeline(device))
 
 
 def _leave() -> None:

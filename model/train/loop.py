@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -22,11 +23,14 @@ from model.data.prefetch import Prefetch
 from model.train import state
 from model.train.clock import Clock
 from model.train.distributed import StopRequest, World
+from model.train.engines.average import decay_at
 from model.train.engines.create import create
 from model.train.grace import Grace
 from model.train.interfaces import Interrupted, Milestones, Training
-from model.train.metrics import METRICS, SKIPPED, Lines, Window
+from model.train.look import Look
+from model.train.metrics import METRICS, SKIPPED, Lines, Window, memory
 from model.train.pace import Moment
+from model.train.profiler import Profiler
 from model.train.rollback import Passing, RollBack, go_back, sound
 from model.train.saving import Saver
 from model.train.steps import Agreed, Asks, Prepared, agree, prepare
@@ -43,6 +47,7 @@ REPORT_SECONDS = 1.0
 FIRST_LOSS_TOLERANCE = 0.1  # of the expected first loss
 LINES = 100  # log lines of a training that does not know its number of steps
 MOMENT = "moment"
+HELDOUT = "heldout_"  # opens the name of what is measured; that of the weights' average is `heldout_ema_…`
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +132,7 @@ class _Loop:
         self.source = Passing(training.source, self.progress.passed)
         self.pulse = world.pulse
         self.watchdog = Watchdog(world.pulse, self.execution.hang_seconds, training.compiled)
-        self.clock = Clock(world.pulse, self.watchdog)
+        self.clock = Clock(world.pulse, self.watchdog, world.timeline, training.utilisation)
         self.waits = Waits(world)
         self.grace = Grace(report, training.trained.model, world)
         self._unread: list[_Unread] = []
@@ -138,6 +143,7 @@ class _Loop:
             saved=training.saved,
             run=record,
             keep=self.execution.keep_checkpoints,
+            averages=self.recipe.ema is not None,
             sync=self._sync,
         )
         self._save_from = time.monotonic() + 60.0 * self.execution.checkpoint_minutes
@@ -151,18 +157,17 @@ class _Loop:
             micro_batch=training.micro_batch,
             accumulation=training.accumulation,
         )
+        self.profiler = Profiler(self.execution.profile, build.path, world)
+        self.look = Look(self.engine, training.trained.model, world)
         self._resume(resumed)
 
     def _resume(self, resumed: state.Resumed | None) -> None:
         progress, notes = self.progress, list(self.training.notes)
         if resumed is not None:
-            self.engine.load_weights(resumed.weights)
-            self.engine.load_optimizer_state(resumed.optimizer, progress.updates)
+            self._load(resumed)
             if resumed.own:
                 self.window.restore(progress.window, self.world)
                 self._saved = progress.step
-            resumed.weights.clear()
-            resumed.optimizer.clear()
         dropped = self.metrics.cut(progress.step - (progress.pending is not None))
         self.skips.cut(progress.step)
         if self.world.first:
@@ -195,6 +200,16 @@ class _Loop:
             }
         )
 
+    def _load(self, found: state.Resumed) -> None:
+        """Weights, their average and the optimizer's state of a checkpoint."""
+        self.engine.load_weights(found.weights)
+        if self.recipe.ema is not None and found.average is not None:
+            self.engine.load_average(found.average)
+        self.engine.load_optimizer_state(found.optimizer, found.progress.updates)
+        for tensors in (found.weights, found.optimizer, found.average):
+            if tensors is not None:
+                tensors.clear()
+
     def run(self) -> Finished:
         """Train to the end; see `train` above."""
         progress, training = self.progress, self.training
@@ -213,6 +228,8 @@ class _Loop:
             except RollBack as found:
                 self.watchdog.end()
                 self._go_back(found)
+        if note := self.profiler.close(self.progress.step):
+            self._note(note)
         progress = self.progress
         if self._last is not None and progress.step < self._last:
             self._note(f"stopped early after step {progress.step} of {self._last}: the best is {progress.best}")
@@ -253,7 +270,7 @@ class _Loop:
                     self._last = progress.step + 1
                 with self.pulse.within(Phase.COMPUTING):
                     line = self._step(work, agreed, moment)
-                self.clock.step(agreed.tokens)
+                self.clock.step(agreed.tokens, work.sizes)
                 if note := self.waits.heard(agreed.own):
                     self._note(note, "warning")
                 if line is not None:
@@ -261,6 +278,8 @@ class _Loop:
                         self._finish_line({**line, **self.clock.line(), **self.waits.line()}, moment)
                 if self._keeps(progress.step) or self._improved():
                     self._save()
+                if note := self.profiler.stepped(progress.step):
+                    self._note(note)
                 self._tell_saved()
                 self.watchdog.begin(progress.step + 1)
                 self.grace.stepped(self.watchdog.usual)
@@ -301,10 +320,14 @@ class _Loop:
             torch.manual_seed(int(random_keys.derive(recipe.seed, _DROPOUT, step, item.first)))
             figures += self.engine.backward(move(item.batch, device), counts, last=number + 1 == len(work.micro_batches))
         rate = recipe.learning_rate_at(moment)
-        norm = self.engine.step(rate)
+        logs = self._logs(step + 1, moment)
+        with self.look.at(logs):
+            norm = self.engine.step(rate)
+        if recipe.ema is not None:
+            self.engine.average(decay_at(recipe.ema, step))
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens
+        progress.by_source = [ours + now for ours, now in zip(progress.by_source or repeat(0), agreed.by_source, strict=False)]
         self._unread.append(_Unread(step + 1, norm, figures, counts))
-        logs = self._logs(progress.step, moment)
         self._read(keep=0 if logs or norm.device.type == "cpu" else 1)
         if not logs:
             if time.monotonic() - self._reported > REPORT_SECONDS:
@@ -313,14 +336,20 @@ class _Loop:
         line = {
             "step": progress.step,
             **self.window.means(self.world),
+            **self.look.figures(float(norm)),
             **recipe.learning_rates_at(moment),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
+            **self._mixed_figures(),
         }
         self.window = Window(self.training.trained.names, device)
         if progress.step == self.training.begun.step + 1:
             self._check_first_loss(line.get("loss"))
         return line
+
+    def _mixed_figures(self) -> dict[str, float]:
+        mixed, progress = self.training.mixed, self.progress
+        return {} if mixed is None else mixed.figures(self.source.samples(progress.step), progress.by_source)
 
     def _logs(self, step: int, moment: Moment) -> bool:
         """Whether step `step` (from 1) gets a log line: the first, the last and the measured ones always do."""
@@ -366,8 +395,7 @@ class _Loop:
         """Go on from the last good checkpoint, past the rows of the steps since then."""
         self._settle()
         before, bad = go_back(found, self.training, self.progress, self.world, self.skips)
-        self.engine.load_weights(before.weights)
-        self.engine.load_optimizer_state(before.optimizer, before.progress.updates)
+        self._load(before)
         self.progress = before.progress
         self.source = Passing(self.training.source, self.progress.passed)
         self._unread.clear()
@@ -392,17 +420,22 @@ class _Loop:
         measure, progress = self.training.measure, self.progress
         if measure is not None and self._measures(progress.step, moment):
             try:
-                with self.clock.aside("measuring"):
+                with self.clock.aside("evaluation"):
                     line |= measure(progress.step, moment, lambda: self.stop.asked)
+                    if self.recipe.ema is not None:
+                        with self.engine.averaged():
+                            found = measure(progress.step, moment, lambda: self.stop.asked)
+                        line |= {name.replace(HELDOUT, f"{HELDOUT}ema_", 1): value for name, value in found.items()}
             except Interrupted:
                 progress.pending = {**line, MOMENT: asdict(moment)}
                 self._stop()
-            found, best = line.get(measure.best), progress.best
-            if found is not None and (
-                best is None or (found > best[measure.best] if measure.higher_is_better else found < best[measure.best])
+            now, best = line.get(measure.best), progress.best
+            if now is not None and (
+                best is None or (now > best[measure.best] if measure.higher_is_better else now < best[measure.best])
             ):
-                progress.best = {"step": progress.step, measure.best: found}
-        line["time"] = round(time.time(), 3)
+                progress.best = {"step": progress.step, measure.best: now}
+            line |= self.world.timeline.evaluations()
+        line |= {**self.world.timeline.line(), **memory(self.world.device), "time": round(time.time(), 3)}
         self.metrics.add(line)
         if self.world.first:
             self.report.metrics(line)
@@ -428,10 +461,14 @@ class _Loop:
             return
         if not sound(self.training.trained.model, self.world):
             raise RollBack(self.progress.step, max(1, self.progress.skipped_in_a_row))
-        with self.clock.aside("saving"):
+        with self.clock.aside("save"):
             self.progress.window = self.window.state(self.world)
-            self.progress.samples = self.source.samples(self.progress.step)
-            self.saver.begin(self.progress, self._kept(), self.engine)
+            self.progress.samples = samples = self.source.samples(self.progress.step)
+            datasets: Sequence[Mapping[str, Any]] = ()
+            self.progress.places = {}
+            if (mixed := self.training.mixed) is not None:
+                self.progress.places, datasets = mixed.places(samples), mixed.told(samples, self.progress.by_source)
+            self.saver.begin(self.progress, self._kept(), self.engine, datasets)
         self._saved = self.progress.step
 
     def _sync(self) -> None:
@@ -441,7 +478,7 @@ class _Loop:
 
     def _settle(self) -> None:
         """Wait until the last checkpoint is complete."""
-        with self.clock.aside("saving"):
+        with self.clock.aside("save"):
             self.saver.wait()
         self._tell_saved()
 

@@ -33,11 +33,17 @@ CONTEXT = 1.2e9  # of a GPU: CUDA's context, cuBLAS's and NCCL's buffers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computing:
-    """How a training step is computed. Attributes: checkpointing: whether layers keep their inputs alone, and are computed again."""
+    """How a training step is computed.
+
+    Attributes:
+        checkpointing: whether layers keep their inputs alone, and are computed again.
+        averaging: whether an average of the weights is kept.
+    """
 
     device: Literal["cpu", "cuda"] = "cuda"
     bf16: bool = True
     checkpointing: bool = False
+    averaging: bool = False
 
     @property
     def number(self) -> int:
@@ -53,7 +59,7 @@ class Memory:
     """Bytes of one rank at its peak.
 
     Attributes:
-        weights, gradients, moments: what this rank has of them, with what the engine copies.
+        weights, gradients, moments: what this rank has of them, with what the engine copies; the weights' average is one more moment.
         activations: kept for the backward pass, with the layer that is just computed.
         buffers: the rest: bf16 copies of the weights, what goes out to other ranks.
         process: of the process itself.
@@ -148,15 +154,15 @@ def activation_bytes(
     return found + sum(rows * _encoder(other, length, how, True) for other in model.beside)
 
 
-def save_bytes(model: ModelConfig, ranks: int) -> float:
-    """What the rank that has most of it copies for a save: its part of the moments, and whole tensors of the weights.
+def save_bytes(model: ModelConfig, ranks: int, averaging: bool = False) -> float:
+    """What the rank that has most of it copies for a save: its part of the moments (and average), and whole tensors of the weights.
 
     The same at every ZeRO stage and without: ranks that hold all of it share out what they write (`model.train.engines.shares`). Of the
     weights the word table's owner has all of that, however many ranks there are.
     """
     weights = float(WEIGHT_BYTES * approximate_parameters(model))
     table = float(WEIGHT_BYTES * model.vocab_size * model.word_width)
-    return max(weights / ranks, table) + 2.0 * weights / ranks
+    return max(weights / ranks, table) + (3.0 if averaging else 2.0) * weights / ranks
 
 
 def training_memory(
@@ -195,7 +201,9 @@ def training_memory(
         own = 2 * share * weights + min(weights, 4.0 * GATHERED)
         gradients = bucket + 2 * share * weights
     buffers = copies + (2 * bucket if zero else 0.0)
-    copied = save_bytes(model, ranks)
+    copied = save_bytes(model, ranks, how.averaging)
+    if how.averaging:
+        moments += weights * (share if zero else 1.0)
     return Memory(
         weights=own,
         gradients=gradients,

@@ -20,8 +20,28 @@ from torch import Tensor
 
 from model.train.distributed import World
 from pipeline.core import storage
+from pipeline.core.processes import peak_memory
 
 METRICS, SKIPPED = "metrics.jsonl", "skipped.jsonl"
+GB = 1e9
+# What tells of the machine rather than of the training; beside it, all that begins with `time_`. Nothing else differs between two runs.
+OF_THE_MACHINE = frozenset({
+    "time", "tokens_per_second", "padded_tokens_per_second", "data_wait", "rank_wait", "mfu", "memory_gb", "gpu_memory_gb",
+    "evaluation_share",
+})  # fmt: skip
+
+
+def timeless(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A log line without what the machine or the moment has to do with it."""
+    return {name: value for name, value in line.items() if name not in OF_THE_MACHINE and not name.startswith("time_")}
+
+
+def memory(device: torch.device) -> dict[str, float]:
+    """The most memory that this process has taken so far: resident, and allocated on its GPU."""
+    found = {"memory_gb": round(peak_memory() / GB, 3)}
+    if device.type == "cuda":
+        found["gpu_memory_gb"] = round(torch.cuda.max_memory_allocated(device) / GB, 3)
+    return found
 
 
 class Lines:

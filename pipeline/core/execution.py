@@ -127,6 +127,9 @@ class Execution(BaseModel):
     """Seconds that any training step may take; one that takes longer, and ten times the median, hangs: the run ends, and names the rank.
     0 waits for ever."""
 
+    profile: int | None = Field(default=None, ge=1)
+    """Training steps to trace, after the first five: where their time and memory go, as a page and a trace in the artifact's _logs/profile."""
+
     compile: bool | None = None
     """Whether torch.compile compiles the training step; without it, where it pays."""
 

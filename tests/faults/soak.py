@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from model.train.metrics import timeless
 from pipeline.core import artifact, checkpoints
 from tests.conftest import REPOSITORY
 from tests.faults.warm import MARK, Verb, Warm
@@ -105,8 +106,7 @@ class Trainings:
         """What must be the same bytes: weights, optimizer, and the figures of every log line."""
         (newest,) = checkpoints.complete_steps(str(out))
         kept = {name: found for name, found in digests(Path(newest)).items() if name != "training/state.json"}
-        timed = ("time", "tokens_per_second", "data_wait", "rank_wait")
-        told = [{name: value for name, value in line.items() if name not in timed} for line in lines(out / "metrics.jsonl")]
+        told = [timeless(line) for line in lines(out / "metrics.jsonl")]
         return kept, told, artifact.verify(str(out)).ok
 
     def _moment(self, out: Path) -> str:

@@ -7,6 +7,7 @@ so that a model learns something in a few dozen steps.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,15 @@ def write_dataset(
     seed: int = 0,
     full: bool = False,
     masks: dict[str, Any] | None = None,
+    lengths: Callable[[np.random.Generator], int] | None = None,
 ) -> str:
-    """Write the artifact; returns its path. `full`: every row is `length` long, else lengths vary. `masks`: what it says of its masks."""
+    """Write the artifact; returns its path.
+
+    Args:
+        full: every row is `length` long, else lengths vary, as `lengths` draws them or from half of that on.
+        masks: what it says of its masks.
+    """
+    draw = lengths or (lambda rng: length if full else int(rng.integers(length // 2, length + 1)))
     rng = np.random.default_rng(seed)
     info = schema.DatasetInfo(
         recipe="bert",
@@ -53,7 +61,7 @@ def write_dataset(
     for split, total in ((TRAIN, rows), (HELDOUT, heldout)):
         for shard in range(shards):
             count = total * (shard + 1) // shards - total * shard // shards
-            made = [_row(rng, info, length if full else int(rng.integers(length // 2, length + 1))) for _ in range(count)]
+            made = [_row(rng, info, draw(rng)) for _ in range(count)]
             _write(path / shard_name(split, shard, shards), info, made)
     (path / "tokenizer").mkdir()
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"t{i}" for i in range(FIRST_WORD, vocab_size))]

@@ -10,15 +10,17 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from model.tensors import Slice, Tensors, copy_own, refuse
 from model.train.distributed import World
+from model.train.engines.average import Average
+from model.train.engines.protocol import Held
 from model.train.engines.shares import owners
 from model.train.interfaces import Recipe, Trained
 from model.train.memory import BUCKET_NUMBERS
@@ -86,6 +88,8 @@ def ds_config(recipe: Recipe, zero: int, micro_batch: int, accumulation: int, de
 class DeepSpeedEngine:
     """What ZeRO stages 1 to 3 have in common."""
 
+    cuts = True
+
     def __init__(self, trained: Trained, recipe: Recipe, world: World, settings: Mapping[str, Any]) -> None:
         self._kind = optimizer_kind(recipe.optimizer)
         self._deepspeed = _import_deepspeed(world.device.type)
@@ -93,28 +97,40 @@ class DeepSpeedEngine:
         self._updates = 0  # that were applied, over all resumes
         self._trained = trained.to(world.device)
         self._model = trained.model
-        self._optimizer = self._kind.build(parameter_groups(self._model, recipe), recipe)
+        self.optimizer = self._kind.build(parameter_groups(self._model, recipe), recipe)
         self._engine, *_ = self._deepspeed.initialize(
-            model=self._trained, optimizer=self._optimizer, config=dict(settings), dist_init_required=False
+            model=self._trained, optimizer=self.optimizer, config=dict(settings), dist_init_required=False
         )
         if self._kind.sees == "tensors":
-            self._optimizer.cuts = dict(self._cuts())  # type: ignore[attr-defined]
+            self.optimizer.cuts = dict(self._cuts())  # type: ignore[attr-defined]
+        self._average = Average(list(self._partitions())) if recipe.ema is not None else None
+        self._applied = False  # whether the last step changed the weights
 
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
+        timeline = self._world.timeline
         self._engine.set_gradient_accumulation_boundary(last)
-        loss, figures = self._engine(batch, counts)
-        # DeepSpeed averages over ranks (stage 3 leaves no choice); ours is a sum.
-        self._engine.backward(loss * self._world.size, scale_wrt_gas=False)
+        with timeline.part("forward", on_device=True):
+            loss, figures = self._engine(batch, counts)
+        with timeline.part("backward", on_device=True):
+            # DeepSpeed averages over ranks (stage 3 leaves no choice); ours is a sum.
+            self._engine.backward(loss * self._world.size, scale_wrt_gas=False)
         detached: Tensor = figures.detach()
         return detached
 
     def step(self, learning_rate: float) -> Tensor:
         set_learning_rate(self._engine.optimizer, learning_rate)
-        self._engine.step()  # finds norms that are not finite itself, and skips
-        if self._engine.optimizer.overflow:
+        with self._world.timeline.part("optimizer", on_device=True):
+            self._engine.step()  # finds norms that are not finite itself, and skips
+        self._applied = not self._engine.optimizer.overflow
+        if not self._applied:
             return torch.tensor(math.nan)
         self._updates += 1
         return torch.tensor(float(self._engine.get_global_grad_norm()))
+
+    def held(self) -> Iterator[Held]:
+        names = {parameter: name for name, parameter in trained_parameters(self._model)}
+        for fragment in self._fragments():
+            yield Held(fragment.flat, names[fragment.parameter], fragment.at, fragment.length)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         raise NotImplementedError
@@ -127,6 +143,48 @@ class DeepSpeedEngine:
                     copy_own(module, f"{prefix}." if prefix else "", weights, errors)
             refuse(errors)
             self._engine.optimizer.refresh_fp32_params()
+        if self._average is not None:
+            self._average.begin()
+
+    def average(self, decay: float) -> None:
+        assert self._average is not None
+        if self._applied:
+            self._average.move(decay)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        assert self._average is not None
+        flats = list(self._partitions())
+        self._lay(dict(zip(flats, self._average.values, strict=True)))
+        try:
+            yield
+        finally:
+            self._lay({flat: flat for flat in flats})
+
+    @torch.no_grad()
+    def _lay(self, values: Mapping[Tensor, Tensor]) -> None:
+        """Make the model's weights of what all ranks have in these flat partitions, and leave the partitions alone."""
+        for flat, parameters, fragments in self._groups():
+            own: dict[nn.Parameter, list[_Fragment]] = {}
+            for fragment in fragments:
+                own.setdefault(fragment.parameter, []).append(fragment)
+            for parameter in parameters:
+                whole = torch.zeros(_size(parameter), device=flat.device)
+                for one in own.get(parameter, ()):
+                    whole[one.start : one.start + one.length] = values[flat].detach()[one.at : one.at + one.length]
+                if self._world.size > 1:
+                    distributed.all_reduce(whole)
+                with self._written([parameter]):
+                    parameter.copy_(whole.view(parameter.shape))
+
+    def load_average(self, weights: Tensors) -> None:
+        assert self._average is not None
+        values = dict(zip(self._partitions(), self._average.values, strict=True))
+        names = {parameter: name for name, parameter in trained_parameters(self._model)}
+        for one in self._fragments():
+            found = weights.slice(names[one.parameter], one.start, one.start + one.length)
+            with torch.no_grad():
+                values[one.flat][one.at : one.at + one.length] = found.to(one.flat.device)
 
     def optimizer_state(self) -> Iterator[Slice]:
         if self._updates == 0:
@@ -134,18 +192,18 @@ class DeepSpeedEngine:
         names = {parameter: name for name, parameter in trained_parameters(self._model)}
         for fragment in self._fragments():
             for key in self._kind.state:
-                values = self._optimizer.state[fragment.flat][key][fragment.at : fragment.at + fragment.length]
+                values = self.optimizer.state[fragment.flat][key][fragment.at : fragment.at + fragment.length]
                 yield Slice(f"{names[fragment.parameter]}/{key}", fragment.shape, fragment.start, values)
 
     def load_optimizer_state(self, state: Tensors, updates: int) -> None:
         if updates == self._updates == 0:
             return
         self._updates = updates
-        self._optimizer.state.clear()
+        self.optimizer.state.clear()
         if updates == 0:
             return
         for flat in self._partitions():
-            self._optimizer.state[flat] = {
+            self.optimizer.state[flat] = {
                 "step": torch.tensor(float(updates), device=flat.device),
                 **{key: torch.zeros_like(flat) for key in self._kind.state},
             }
@@ -153,7 +211,7 @@ class DeepSpeedEngine:
         for fragment in self._fragments():
             for key in self._kind.state:
                 found = state.slice(f"{names[fragment.parameter]}/{key}", fragment.start, fragment.start + fragment.length)
-                self._optimizer.state[fragment.flat][key][fragment.at : fragment.at + fragment.length] = found.to(
+                self.optimizer.state[fragment.flat][key][fragment.at : fragment.at + fragment.length] = found.to(
                     fragment.flat.device
                 )
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from model.train.timeline import Timeline
 from pipeline.core.pulse import Phase, Pulse
 
 BUCKET_BYTES = 25 << 20  # as torch's: large enough for the network's bandwidth, small enough to begin early
@@ -25,8 +26,10 @@ class GradientSums:
     `begin` before the backward pass whose gradients are complete with it, `finish` after.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], pulse: Pulse, bucket_bytes: int = BUCKET_BYTES) -> None:
-        self._pulse = pulse
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], pulse: Pulse, timeline: Timeline, bucket_bytes: int = BUCKET_BYTES
+    ) -> None:
+        self._pulse, self._timeline = pulse, timeline
         self._buckets: list[list[nn.Parameter]] = []
         self._bucket_of: dict[nn.Parameter, int] = {}
         room = 0
@@ -52,7 +55,7 @@ class GradientSums:
         """Send what no gradient came for, too, and wait for all: now every `grad` holds the sum."""
         while len(self._sent) < len(self._buckets):
             self._send()
-        with self._pulse.within(Phase.EXCHANGE):
+        with self._pulse.within(Phase.EXCHANGE), self._timeline.part("communication", on_device=True):
             for work in self._sent:
                 work.wait()
         self._sent = []

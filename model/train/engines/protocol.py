@@ -8,15 +8,53 @@ and read back by parameter, with any engine and on any number of ranks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from model.tensors import Slice, Tensors
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Numbers of one parameter in a tensor that the optimizer of this rank updates.
+
+    Attributes:
+        tensor: the parameter itself, or a flat one that holds pieces of many.
+        name: the parameter's.
+        start: where they begin in the flattened tensor.
+        length: how many.
+    """
+
+    tensor: Tensor
+    name: str
+    start: int
+    length: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """These numbers of a tensor that lies as `tensor` does, [length]; a view where it is contiguous."""
+        return tensor.reshape(-1)[self.start : self.start + self.length]
+
+
 class Engine(Protocol):
     """What is trained and its optimizer. Every rank has one and calls all of it, in the same order."""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """What updates `held` in `step`; clipped gradients are there when it does."""
+        ...
+
+    @property
+    def cuts(self) -> bool:
+        """Whether each rank holds a part of the parameters that no other one does; else all of them hold all."""
+        ...
+
+    def held(self) -> Iterator[Held]:
+        """What this rank's optimizer updates."""
+        ...
 
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
         """Run a micro-batch forward and backward, adding to the step's gradient.
@@ -56,6 +94,20 @@ class Engine(Protocol):
         Raises:
             DataError: they are not those of the model.
         """
+        ...
+
+    def average(self, decay: float) -> None:
+        """Move the average of the weights toward them by 1 - decay, unless the last step changed nothing. Of a recipe with `ema` alone,
+        as are the two below.
+        """
+        ...
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """In the block, `weights` and what is run are the average; no step runs in it."""
+        ...
+
+    def load_average(self, weights: Tensors) -> None:
+        """Put back what `weights` gave inside of `averaged`, after `load_weights`, which begins the average anew from the weights."""
         ...
 
     def optimizer_state(self) -> Iterator[Slice]:

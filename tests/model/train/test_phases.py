@@ -14,6 +14,7 @@ import pytest
 from model import checkpoint
 from model.train import optimizers
 from model.train.interfaces import Milestones
+from model.train.metrics import timeless
 from model.train.stage import STAGE
 from pipeline.core import artifact
 from pipeline.core.errors import DataError, UsageError
@@ -22,7 +23,6 @@ from pipeline.core.execution import Execution
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here, job, worker
 
-TIMES = ("time", "tokens_per_second", "data_wait")
 WHOLE = ("model.safetensors", "training/optimizer.safetensors", "config.json")
 
 
@@ -56,7 +56,7 @@ def state(run: Path, step: int) -> dict[str, Any]:
 
 
 def logged(run: Path) -> list[dict[str, Any]]:
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines(run / "metrics.jsonl")]
+    return [timeless(line) for line in lines(run / "metrics.jsonl")]
 
 
 def last(run: Path) -> dict[str, str]:

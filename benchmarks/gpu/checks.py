@@ -1,0 +1,245 @@
+"""What must be equal on a GPU, as everywhere: a row a check. `tests/model/test_gpu.py` runs the same ones, marked `gpu`.
+
+Each is given its `Place` and returns figures to tell; what is not equal raises AssertionError, what cannot run here `Skipped`.
+On the CPU they run at the smallest size, so that they are known to work before there is a GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.place import Place
+from model.data.batch import Batch, move
+from model.data.collate import collate
+from model.data.layouts import Kind, Sequences, buckets, packed, rows
+from model.data.shards import Shards
+from model.families.config import for_dataset
+from model.families.models import new_model
+from model.families.table import FAMILIES
+from model.layers.attention import SelfAttention
+from model.layers.encoder import Encoder
+from model.layers.varlen import runs_varlen
+from model.objectives import choose
+from model.train.optimizers.adamw import adamw
+from model.train.parameters import parameter_groups
+from model.train.precision import Precision
+from model.train.recipe import recipe, step_pace
+from model.train.scoring import Scoring
+from tests.model.datasets import lines
+from tests.model.train.ranks import STILL, Here, config, digests, here
+from tests.tiny_models import tiny_config
+
+Figures = Mapping[str, Any]
+Check = Callable[[Place], Figures]
+
+CLOSE: dict[Precision, float] = {"fp32": 2e-4, "bf16": 4e-2}  # relative
+ROWS, STEPS, HALF, VOCABULARY = 8, 6, 3, 67
+WIDE = {
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+    "initializer_range": 0.02,
+}
+
+
+class Skipped(Exception):
+    """The check cannot run here; its sentence says why."""
+
+
+def kernels_agree(place: Place) -> Figures:
+    """Attention of sequences that lie end to end beside masked attention: one layer's output and gradient, whole and in windows."""
+    device, precision = torch.device(place.device), _precision(place)
+    lengths = np.array([70, 3, 40, 16, 70])
+    real = (torch.arange(70) < torch.from_numpy(lengths)[:, None]).to(device)
+    varlen, worst = runs_varlen(device, torch.bfloat16, 64), 0.0
+    for window in (None, 7):
+        torch.manual_seed(1)
+        layer = SelfAttention(128, 2, dropout=0.0, window=window).to(device)
+        hidden = torch.randn(5, 70, 128, device=device, requires_grad=True)
+        sequences = Sequences.alone(lengths, 70)
+        tokens, padded = (packed if varlen else buckets)(sequences).to(device), rows(sequences).to(device)
+        with torch.autocast(place.device, dtype=torch.bfloat16, enabled=precision == "bf16"):
+            outputs = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.places], tokens)), layer(hidden, padded)
+        outputs = tuple(output.float() * real[..., None] for output in outputs)
+        gradients = [torch.autograd.grad(output.square().sum(), hidden, retain_graph=True)[0] for output in outputs]
+        worst = max(worst, _apart(*outputs), _apart(*gradients))
+    _close(worst, precision, "outputs or gradients")
+    return {"kernel": "variable lengths" if varlen else "masked", "difference": worst}
+
+
+def layouts_agree(place: Place) -> Figures:
+    """Padded = unpadded = packed: loss and gradient of every family that leaves padding out."""
+    precision, worst, where = _precision(place), 0.0, ""
+    kinds: list[Kind] = ["rows", "buckets"]
+    if runs_varlen(torch.device(place.device), torch.bfloat16, 16):
+        kinds.append("packed")
+    families = [name for name in FAMILIES if name != "electra"]  # whose generator draws anew
+    for family in families[:2] if place.tiny else families:
+        found = {}
+        for kind in kinds:
+            scoring, batch = _scoring(place, family, precision, layout=kind)
+            if any(not part.unpads for part in scoring.modules() if isinstance(part, Encoder)):
+                break
+            found[kind] = _gradient(scoring, batch)
+        for kind, gradient in found.items():
+            apart = _apart(gradient, found["rows"])
+            worst, where = max((worst, where), (apart, f"{family} {kind}"))
+    _close(worst, precision, f"gradients of {where}")
+    return {"difference": worst, "of": where}
+
+
+def compiled_is_eager(place: Place) -> Figures:
+    """The gradient of a compiled step."""
+    precision = _precision(place)
+    found = []
+    for compiled in (False, True):
+        scoring, batch = _scoring(place, "bert", precision, compiled=compiled, num_hidden_layers=1 if place.tiny else 2)
+        found.append(_gradient(scoring, batch))
+    worst = _apart(*found)
+    _close(worst, precision, "gradients")
+    return {"difference": worst}
+
+
+def a_cpu_checkpoint_goes_on(place: Place) -> Figures:
+    """A training that was begun on the CPU ends on the device as it would have there, in fp32."""
+    straight = _run(place, "on-cpu", device="cpu")
+    _run(place, "moved", device="cpu", stop_at=HALF)
+    moved = _run(place, "moved", device=place.device)
+    worst = max(abs(a - b) / a for a, b in zip(_losses(straight), _losses(moved), strict=True))
+    _close(worst, "fp32", "losses")
+    return {"difference": worst}
+
+
+def resume_is_bit_exact(place: Place) -> Figures:
+    """Stopped and gone on with, on the device: not a byte differs, under torch's deterministic kernels if not without."""
+    plain = _resumed_alike(place, "plain")
+    if plain:
+        return {"deterministic kernels": "not needed"}
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert _resumed_alike(place, "deterministic"), "the checkpoints differ, even with torch.use_deterministic_algorithms"
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return {"deterministic kernels": "needed"}
+
+
+def zero_stages_agree(place: Place) -> Figures:
+    """ZeRO 1 to 3 beside plain torch on one device, and each one's checkpoint gone on with in plain torch."""
+    if importlib.util.find_spec("deepspeed") is None:
+        raise Skipped("deepspeed is not installed")
+    straight, worst = _losses(_run(place, "zero-0")), 0.0
+    for stage in (1, 2, 3):
+        _run(place, f"zero-{stage}", stop_at=HALF, engine="deepspeed", zero=stage)
+        found = _losses(_run(place, f"zero-{stage}"))
+        worst = max([worst, *(abs(a - b) / a for a, b in zip(straight, found, strict=True))])
+    _close(worst, "fp32", "losses")
+    return {"difference": worst}
+
+
+def every_family_steps(place: Place) -> Figures:
+    """One step of each: its loss is about that of chance, as on the CPU, and its update leaves finite weights."""
+    losses = {}
+    for family in FAMILIES:
+        scoring, batch = _scoring(place, family, _precision(place))
+        loss, _ = scoring(batch, _counts(scoring, batch))
+        loss.backward()
+        settled = recipe(config(), "fp32", step_pace(config()))
+        adamw(parameter_groups(scoring.model, settled), settled).step()
+        chance = scoring.chance(VOCABULARY)
+        found = losses[family] = float(loss)
+        assert math.isfinite(found), f"{family}: the loss is {found}"
+        if chance is not None and family not in ("electra", "deberta"):  # of which one part of the loss weighs fifty times
+            assert abs(found - chance) < 0.15 * chance, f"{family}: the first loss is {found:.3f}, chance {chance:.3f}"
+        assert all(bool(torch.isfinite(parameter).all()) for parameter in scoring.parameters()), (
+            f"{family}: weights are not finite"
+        )
+    return {"families": len(losses)}
+
+
+CHECKS: dict[str, Check] = {
+    "kernels agree": kernels_agree,
+    "padded = unpadded = packed": layouts_agree,
+    "every family steps": every_family_steps,
+    "a CPU checkpoint goes on": a_cpu_checkpoint_goes_on,
+    "resume is bit-exact": resume_is_bit_exact,
+    "ZeRO 0 to 3 agree": zero_stages_agree,
+    "compiled = eager": compiled_is_eager,
+}
+
+
+def _precision(place: Place) -> Precision:
+    return "bf16" if place.device == "cuda" else "fp32"
+
+
+def _close(worst: float, precision: Precision, what: str) -> None:
+    assert worst < CLOSE[precision], f"{what} differ by {worst:.2g} of their norm, {CLOSE[precision]:g} is allowed"
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    """The norm of the difference beside that of the second; what is not a number is infinitely far away."""
+    found = float((one.double() - other.double()).norm() / other.double().norm())
+    return found if math.isfinite(found) else math.inf
+
+
+def _scoring(
+    place: Place, family: str, precision: Precision, *, layout: Kind = "rows", compiled: bool = False, **sizes: Any
+) -> tuple[Scoring, Batch]:
+    """A tiny model of the family without dropout, and a batch, both on the device and always the same."""
+    shards = Shards(place.small("nsp", vocab_size=VOCABULARY))
+    info = shards.info
+    assert info is not None
+    more = {"embedding_size": 32} if family == "electra" else {}
+    model = for_dataset(tiny_config(family, **{**WIDE, "vocab_size": VOCABULARY, **more, **sizes}), info)
+    torch.manual_seed(0)
+    network = new_model(model)
+    scoring = Scoring(network, choose(model, info), precision, compiled, place.device).to(place.device).train()
+    rows = np.arange(ROWS)
+    taken = shards.take(rows, np.zeros_like(rows))
+    fixed = shards.most_predictions() if compiled else None
+    batch = collate(taken, pad=info.special.pad, longest=info.length, layout=layout, fixed_predictions=fixed)
+    return scoring, move(batch, torch.device(place.device))
+
+
+def _counts(scoring: Scoring, batch: Batch) -> Tensor:
+    return torch.tensor(
+        [max(1, count) for count in scoring.targets(batch)], dtype=torch.float32, device=batch["input_ids"].device
+    )
+
+
+def _gradient(scoring: Scoring, batch: Batch) -> Tensor:
+    """The whole gradient, behind it the loss: one flat tensor."""
+    loss, _ = scoring(batch, _counts(scoring, batch))
+    loss.backward()
+    found = [parameter.grad.float().flatten() for parameter in scoring.parameters() if parameter.grad is not None]
+    return torch.cat([*found, loss.detach().float().reshape(1)])
+
+
+def _run(place: Place, name: str, *, device: str = "", stop_at: int | None = None, **execution: Any) -> Here:
+    """A training of a few steps in fp32 without dropout; one that is there goes on."""
+    settings = config(steps=STEPS, model=STILL, log_every=1, heldout_rows=0)
+    dataset = place.small("nsp", vocab_size=VOCABULARY)
+    return here(settings, dataset, place.scratch / name, stop_at=stop_at, device=device or place.device, **execution)
+
+
+def _losses(run: Here) -> list[float]:
+    return [float(line["loss"]) for line in lines(Path(run.build.path) / "metrics.jsonl")]  # type: ignore[arg-type]
+
+
+def _resumed_alike(place: Place, name: str) -> bool:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic kernels ask for it
+    for run in ("straight", "halves"):
+        shutil.rmtree(place.scratch / f"{name}-{run}", ignore_errors=True)
+    straight = _run(place, f"{name}-straight")
+    _run(place, f"{name}-halves", stop_at=HALF)
+    return digests(straight.checkpoint) == digests(_run(place, f"{name}-halves").checkpoint)

@@ -1,0 +1,138 @@
+"""Hands rows out to a child, keeps to the minutes, and writes each answer down as it comes.
+
+A child that dies, or takes too long, costs the row that it was at: the next row gets a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.processes import PARENT_PID
+
+CHECKS_SHARE = 0.4  # of the time, at most
+LEAST = 10.0  # seconds that no row is begun with less of
+MEASURED = 0.3  # of a row's time is measured; the rest begins and warms up
+LONGEST, SHORTEST = 8.0, 0.2  # seconds of measuring
+SLOW = 90.0  # seconds that a row may take at least, where there are so many: the first one starts a device
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Child:
+    """The process that runs rows, begun when it is needed."""
+
+    command: Sequence[str]
+    log: Path
+    environment: Mapping[str, str]
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def ask(self, row: str, seconds: float, limit: float) -> Row:
+        """The answer to a row that may take so many seconds."""
+        began = time.monotonic()
+        if self.process is None or self.process.poll() is not None:
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env={**self.environment, PARENT_PID: str(os.getpid())},
+                    start_new_session=True,
+                )  # fmt: skip
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write((json.dumps({"row": row, "seconds": seconds}) + "\n").encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return self._failed(row, began, "the process ended before it began")
+        line = self._line(self.process.stdout.fileno(), began + limit)
+        if line is None:
+            self.end()
+            return self._failed(row, began, f"took longer than {limit:.0f} s")
+        if not line:
+            code = self.process.wait()
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            return self._failed(row, began, f"the process ended ({how}): {self._last_words()}")
+        found: Row = json.loads(line)
+        return found
+
+    def end(self) -> None:
+        """Kill it, and all that it began."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.process = None
+
+    def _line(self, number: int, until: float) -> bytes | None:
+        """The next line; empty at the end; None where it does not come in time."""
+        found = b""
+        while not found.endswith(b"\n"):
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([number], [], [], left)[0]:
+                return None
+            part = os.read(number, 1 << 16)
+            if not part:
+                return b""
+            found += part
+        return found
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1][:200] if lines else ""
+
+    def _failed(self, row: str, began: float, error: str) -> Row:
+        return {"row": row, "ok": False, "error": error, "took": round(time.monotonic() - began, 2)}
+
+
+def run_rows(
+    checks: Sequence[str], speeds: Sequence[str], child: Child, seconds: float, written: Callable[[Row], None]
+) -> list[Row]:
+    """All rows in their order, each with its share of the time that is left; those that there is no time for say so.
+
+    Args:
+        seconds: of all together, from now.
+        written: is given each row as it comes.
+    """
+    began, found = time.monotonic(), list[Row]()
+    parts = [(checks, CHECKS_SHARE if speeds else 1.0), (speeds, 1.0)]
+    try:
+        for rows, share in parts:
+            for number, row in enumerate(rows):
+                left = began + share * seconds - time.monotonic()
+                whole = began + seconds - time.monotonic()
+                if left < min(LEAST, seconds / 10):
+                    answer: Row = {"row": row, "ok": None, "error": "there was no time left", "took": 0.0}
+                else:
+                    own = left / (len(rows) - number)
+                    measured = min(LONGEST, max(SHORTEST, MEASURED * own))
+                    answer = child.ask(row, measured, min(whole, max(SLOW, 3 * own)))
+                found.append(answer)
+                written(answer)
+    finally:
+        child.end()
+    return found
+
+
+def child_of(device: str, tiny: bool, scratch: Path, log: Path) -> Child:
+    """One that runs rows on that device."""
+    from flows.launchers.ranks import RANK_ENVIRONMENT
+
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu.child",
+        "--device",
+        device,
+        "--scratch",
+        str(scratch),
+        *(["--tiny"] if tiny else []),
+    ]
+    return Child(command, log, {**RANK_ENVIRONMENT, **os.environ})

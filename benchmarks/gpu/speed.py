@@ -1,0 +1,273 @@
+"""How fast a model trains on ragged rows: a row a case and a way.
+
+    loop     `cloze pretrain` from the first step on, as it runs: loader, engine, figures, all but the last save
+    bare     the same model, objectives and optimizer in the loop that anybody would write, batches laid out and on the device beforehand
+    theirs   transformers' class of the same architecture, its attention sdpa, padded rows, in the same plain loop
+    compiled the loop with --compile, where padding cannot be left out
+
+Tokens are real ones. MFU is by `model.train.arithmetic.operations_per_token`, whose terms for BERT are 72 L h^2 + 12 L h s + 6 rate h V, over
+the peak of `model.train.utilisation`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.gpu.checks import Skipped
+from benchmarks.gpu.place import Place
+from benchmarks.model import theirs
+from model.data.batch import Batch, move
+from model.data.collate import blank, collate
+from model.data.layouts import Kind, layout_for
+from model.data.shards import Shards
+from model.data.sizes import Sizes, sizes
+from model.families.config import ModelConfig, for_dataset
+from model.families.models import new_model
+from model.families.presets import model_config
+from model.objectives import choose
+from model.train import pretraining
+from model.train.config import PretrainConfig
+from model.train.optimizers.adamw import adamw
+from model.train.parameters import freeze_unused, parameter_groups
+from model.train.precision import DTYPES, resolve
+from model.train.recipe import recipe, step_pace
+from model.train.scoring import Scoring
+from model.train.utilisation import utilisation
+from pipeline.core.execution import Execution
+from pipeline.core.reporting import Reporter
+from pipeline.core.stage import Build
+
+Step = Callable[[Batch], None]
+WAYS = ("loop", "bare", "theirs")
+BATCHES = 12  # that go round, of the ways without a loader
+WARM = 3  # log lines, or steps, that do not count
+STEPS = 10_000_000  # more than there is time for
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is trained: a preset, rows of up to so many tokens, so many of them a step."""
+
+    model: str
+    length: int
+    rows: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.length:,}"
+
+
+CASES = (
+    Case(model="bert-base", length=128, rows=256),
+    Case(model="bert-large", length=512, rows=32),
+    Case(model="modern-base", length=512, rows=64),
+    Case(model="bert-base", length=512, rows=64),
+    Case(model="roberta-base", length=512, rows=64),
+    Case(model="modern-base", length=4096, rows=8),
+    Case(model="bert-large", length=128, rows=128),
+    Case(model="roberta-base", length=128, rows=256),
+    Case(model="modern-base", length=128, rows=256),
+)
+TINY = (Case(model="bert-tiny", length=32, rows=8), Case(model="modern-tiny", length=64, rows=4))
+
+
+def cases(tiny: bool) -> tuple[Case, ...]:
+    """In the order of their worth: what there is no time for is missing from the end."""
+    return TINY if tiny else CASES
+
+
+def measure(case: Case, way: str, place: Place) -> dict[str, Any]:
+    """A row's figures.
+
+    Raises:
+        Skipped: it is not for this machine.
+    """
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    found = (
+        _loop(case, place, compiled=way == "compiled") if way in ("loop", "compiled") else _plain(case, place, way == "theirs")
+    )
+    gc.collect()
+    return found
+
+
+class _Enough(Exception):
+    """There are figures enough."""
+
+
+class _Told(Reporter):
+    """Takes log lines until the time is over; nobody needs the training's end, and its save."""
+
+    def __init__(self, seconds: float) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._seconds, self._until = seconds, float("inf")
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        self.lines.append(dict(values))
+        if len(self.lines) == WARM:
+            self._until = time.monotonic() + self._seconds
+        if len(self.lines) > WARM and time.monotonic() > self._until:
+            raise _Enough
+
+
+def _config(case: Case, model: ModelConfig, log_every: int) -> PretrainConfig:
+    return PretrainConfig(
+        model=model,
+        steps=STEPS,
+        global_batch=case.rows,
+        heldout_rows=0,
+        log_every=log_every,
+        learning_rate=1e-4,
+        precision="auto",
+    )
+
+
+def _loop(case: Case, place: Place, compiled: bool) -> dict[str, Any]:
+    model, dataset = _material(case, place)
+    told = _Told(place.seconds)
+    execution = Execution(
+        device="cuda" if place.device == "cuda" else "cpu",
+        micro_batch=case.rows,
+        engine="torch",
+        checkpoint_minutes=1e4,
+        compile=compiled,
+        threads=None if place.device == "cuda" else torch.get_num_threads(),
+    )
+    with tempfile.TemporaryDirectory(dir=place.scratch) as path:
+        build = Build(path=path, inputs={"dataset": dataset}, execution=execution, fingerprint="0" * 64, report=told)
+        with contextlib.suppress(_Enough):
+            pretraining.run(_config(case, model, 2 if place.tiny else 20), build)
+    lines = told.lines[WARM:]
+    seconds = [1 / line["tokens_per_second"] for line in lines]
+    found = {
+        "tokens_per_second": len(lines) / sum(seconds),
+        "padded_tokens_per_second": lines[-1].get("padded_tokens_per_second"),
+        "mfu": float(np.mean([line["mfu"] for line in lines])) if "mfu" in lines[-1] else None,
+        "data_wait": float(np.mean([line["data_wait"] for line in lines])),
+        "memory_gb": lines[-1].get("gpu_memory_gb", lines[-1]["memory_gb"]),
+        "loss": lines[-1]["loss"],
+    }
+    shares = {name: float(np.mean([line[name] for line in lines])) for name in lines[-1] if name.startswith("time_")}
+    return {**found, **shares}
+
+
+def _plain(case: Case, place: Place, transformers: bool) -> dict[str, Any]:
+    """Without a loader."""
+    device = torch.device(place.device)
+    model, dataset = _material(case, place)
+    precision = resolve("auto", device)
+    build = _theirs if transformers else _ours
+    step, kind, weights = build(case, model, dataset, device)
+    batches, own = _batches(dataset, case, kind)
+    there = [move(batch, device) for batch in batches]
+    for number in range(WARM + (0 if place.tiny else BATCHES)):  # every shape once
+        step(there[number % len(there)])
+    _wait(device)
+    began, tokens, steps = time.perf_counter(), 0, 0
+    while steps < 2 or time.perf_counter() - began < place.seconds:
+        step(there[steps % len(there)])
+        tokens, steps = tokens + own[steps % len(own)].tokens, steps + 1
+        if steps % 8 == 0:
+            _wait(device)  # or the host would run ahead for as long as there are events
+    _wait(device)
+    speed = tokens / (time.perf_counter() - began)
+    whole = sum(own, Sizes())
+    found: dict[str, Any] = {
+        "tokens_per_second": speed,
+        "padded_tokens_per_second": speed * whole.positions / whole.tokens,
+        "mfu": utilisation(model, precision, device, 1).mfu(speed, whole.seen / whole.tokens),
+        "parameters": weights,
+    }
+    if device.type == "cuda":
+        found["memory_gb"] = torch.cuda.max_memory_allocated() / GB
+    return found
+
+
+def _ours(case: Case, model: ModelConfig, dataset: str, device: torch.device) -> tuple[Step, Kind, int]:
+    info = Shards(dataset).info
+    assert info is not None
+    precision = resolve("auto", device)
+    torch.manual_seed(0)
+    network = new_model(model)
+    scoring = Scoring(network, choose(model, info), precision, weights=model.loss_weights())
+    kind = layout_for([network], device, DTYPES[precision])
+    freeze_unused(scoring, {**blank(pad=info.special.pad), "mask_id": torch.tensor(-1)})
+    scoring.to(device).train()
+
+    def loss_of(batch: Batch) -> Tensor:
+        counts = torch.ones(len(scoring.names), device=device) * len(batch["masked_labels"])
+        loss: Tensor = scoring(batch, counts)[0]
+        return loss
+
+    return _step(case, model, scoring, loss_of, precision), kind, sum(one.numel() for one in network.parameters())
+
+
+def _theirs(case: Case, model: ModelConfig, dataset: str, device: torch.device) -> tuple[Step, Kind, int]:
+    try:
+        import transformers
+    except ImportError:
+        raise Skipped("transformers is not installed") from None
+    transformers.logging.set_verbosity_error()
+    precision = resolve("auto", device)
+    torch.manual_seed(0)
+    module, loss_of = theirs(precision, model, new_model(model), device.type)
+    module.to(device).train()
+    return _step(case, model, module, loss_of, precision), "rows", sum(one.numel() for one in module.parameters())
+
+
+def _step(case: Case, model: ModelConfig, module: nn.Module, loss_of: Callable[[Batch], Tensor], precision: str) -> Step:
+    """Forward, backward, clipping and the update; the device is never asked."""
+    config = _config(case, model, 1)
+    settled = recipe(config, precision, step_pace(config))
+    optimizer = adamw(parameter_groups(module, settled), settled)
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+    def step(batch: Batch) -> None:
+        loss_of(batch).backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(parameters, settled.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _material(case: Case, place: Place) -> tuple[ModelConfig, str]:
+    """The model, and rows for it."""
+    model = model_config(case.model)
+    pairs = "pair" in model.heads
+    vocabulary = 512 if place.tiny else type(model).usual_vocabulary
+    rows = 8 * case.rows if place.tiny else max(2 * BATCHES * case.rows, 256)
+    dataset = place.ragged(case.length, vocabulary, rows, pairs)
+    info = Shards(dataset).info
+    assert info is not None
+    positions = {"max_position_embeddings": max(model.max_position_embeddings, case.length)}
+    return for_dataset(model.model_copy(update={"vocab_size": vocabulary, **positions}), info), dataset
+
+
+def _batches(dataset: str, case: Case, kind: Kind, count: int = BATCHES) -> tuple[list[Batch], Sequence[Sizes]]:
+    """So many, laid out that way, on the CPU."""
+    shards = Shards(dataset)
+    info = shards.info
+    assert info is not None
+    found = []
+    for number in range(count):
+        rows = np.arange(number * case.rows, (number + 1) * case.rows) % len(shards)
+        found.append(collate(shards.take(rows, np.zeros_like(rows)), pad=info.special.pad, longest=info.length, layout=kind))
+    return found, [sizes(batch) for batch in found]
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,133 @@
+"""The first GPU's one command, at its smallest size on the CPU: every row runs, and what fails costs itself alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.parent import Child, run_rows
+from benchmarks.gpu.rows import check_names, speed_names
+from benchmarks.gpu.table import markdown
+from tests.conftest import REPOSITORY
+
+# Of what `pyproject.toml` names, and a machine with a PyTorch image lacks or need not have.
+ABSENT = ("prefect", "mlflow", "apache_beam", "fastapi", "sqlalchemy", "click", "rich", "matplotlib", "sklearn", "scipy", "ftfy", "lxml", "fastwarc",
+    "py3langid", "resiliparse", "sentencex", "seqeval", "orjson", "deepspeed", "transformers", "pytest", "hypothesis", "yaml", "jinja2")  # fmt: skip
+BLOCKED = """
+import importlib.abc, sys
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {absent!r}:
+            raise ImportError(f"{{name}} is not here")
+sys.meta_path.insert(0, Absent())
+import benchmarks.gpu.__main__, benchmarks.gpu.child, benchmarks.gpu.parent, benchmarks.gpu.checks, benchmarks.gpu.speed
+from benchmarks.gpu.parent import child_of
+from pathlib import Path
+child_of("cpu", True, Path("/nowhere"), Path("/nowhere"))
+print(len(benchmarks.gpu.checks.CHECKS))
+"""
+
+
+def test_it_needs_the_model_room_and_the_core_alone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED.format(absent=ABSENT)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == str(len(check_names()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_row_runs_on_a_cpu(tmp_path: Path) -> None:
+    """But for the two that start what takes long here, DeepSpeed and torch's compiler: other tests run both on the CPU."""
+    wanted = "^(?!check: (ZeRO|compiled))"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.gpu",
+            "--device",
+            "cpu",
+            "--tiny",
+            "--minutes",
+            "12",
+            "--out",
+            str(tmp_path),
+            "--only",
+            wanted,
+        ],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=850,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    machine, *rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert "torch" in machine
+    assert [row["row"] for row in rows] == [
+        name for name in (*check_names(), *speed_names(tiny=True)) if "ZeRO" not in name and "compiled" not in name
+    ]
+    assert [row for row in rows if not row["ok"]] == []
+    for row in rows:
+        if not row["row"].startswith("check"):
+            assert row["figures"]["tokens_per_second"] > 0
+            assert 0 < row["figures"]["mfu"] < 1
+    page = (tmp_path / "results.md").read_text()
+    assert page.count("| bert-tiny 32 |") == 3
+    assert "kernels agree: **yes**" in page
+
+
+CHILD = """
+import json, os, sys, time
+for line in sys.stdin:
+    row = json.loads(line)["row"]
+    if row == "dies": os.abort()
+    if row == "hangs": time.sleep(600)
+    print(json.dumps({"row": row, "ok": True, "took": 0.0, "figures": {}}), flush=True)
+"""
+
+
+def test_a_row_that_dies_or_hangs_costs_itself_alone(tmp_path: Path) -> None:
+    child = Child([sys.executable, "-c", CHILD], tmp_path / "log", os.environ)
+    rows = [
+        child.ask(row, 1.0, limit) for row, limit in (("a", 60.0), ("dies", 60.0), ("b", 60.0), ("hangs", 1.0), ("c", 60.0))
+    ]
+    child.end()
+    assert [row["ok"] for row in rows] == [True, False, True, False, True]
+    assert rows[1]["error"].startswith("the process ended (SIGABRT)")
+    assert rows[3]["error"] == "took longer than 1 s"
+
+
+def test_it_keeps_to_its_minutes(tmp_path: Path) -> None:
+    child, seen = Child([sys.executable, "-c", CHILD], tmp_path / "log", os.environ), []
+    rows = run_rows(["hangs", "late"], ["later"], child, 3.0, seen.append)
+    assert rows == seen
+    assert [row["ok"] for row in rows] == [False, None, None]
+    assert rows[1]["error"] == "there was no time left"
+
+
+def test_what_is_missing_is_named() -> None:
+    figures = {"tokens_per_second": 2000.0, "padded_tokens_per_second": 3000.0, "mfu": 0.5}
+    rows = [
+        {"row": "check: kernels agree", "ok": False, "error": "outputs differ by 2", "took": 1.0},
+        {"row": "bert-base 128: loop", "ok": True, "figures": {**figures, "data_wait": 0.01, "memory_gb": 12.5}, "took": 1.0},
+        {"row": "bert-base 128: bare", "ok": True, "figures": {**figures, "tokens_per_second": 2500.0}, "took": 1.0},
+        {"row": "bert-base 128: theirs", "ok": False, "error": "OutOfMemoryError: 80 GB", "took": 1.0},
+    ]
+    page = markdown(rows, {"device": "NVIDIA H200", "torch": "2.11"})
+    assert page.startswith("# NVIDIA H200\n")
+    assert "- kernels agree: **NO** (outputs differ by 2; 1 s)" in page
+    assert "| bert-base 128 | loop | 2,000 | 3,000 | 50.0% | 12.5 | 1.0% | 0.80 |  |" in page
+    assert "- bert-base 128: theirs: OutOfMemoryError: 80 GB" in page
