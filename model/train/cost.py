@@ -85,8 +85,7 @@ def training_memory(
     found = memory.training_memory(model, length, micro, ranks=ranks, zero=zero, accumulating=micro < most, how=how)
     if there.kind == "cpu":
         return int(execution.processes * found.total), 0
-    host = memory.PROCESS["cuda"] + (memory.offloaded_bytes(model, ranks) if how.offload else 0.0)
-    return int(execution.processes * host), int(found.total)
+    return int(execution.processes * found.host), int(found.total)
 
 
 def training_speed(

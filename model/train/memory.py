@@ -29,6 +29,7 @@ DEEPSPEED = 80e6
 SENT_AT_ONCE = 25 << 20  # bytes of gradients (`model.train.engines.gradients`)
 HEAP = 1.1  # of a CPU's memory: what is freed lies in pieces (measured; a GPU's pieces are in `MARGIN`)
 BAND_PAYS = 4  # as of `model.layers.layout`
+PINNED = 1.44  # torch rounds pinned blocks up to powers of two, 1 / ln 2 on average (ATen's CachingHostAllocator)
 CONTEXT = 1.2e9  # of a GPU: CUDA's context, cuBLAS's and NCCL's buffers
 
 
@@ -69,7 +70,8 @@ class Memory:
         activations: kept for the backward pass, with the layer that is just computed.
         buffers: the rest: bf16 copies of the weights, what goes out to other ranks.
         process: of the process itself.
-        saving: what a save copies, which is written while training goes on.
+        saving: what a save copies beside, which is written while training goes on; a GPU's is the host's.
+        host: of the machine's memory, where the rank computes on a GPU: its process there, what a save copies, an optimizer that lies there.
         heap: what an allocator makes of all but the process.
     """
 
@@ -80,6 +82,7 @@ class Memory:
     buffers: float
     process: float
     saving: float = 0.0
+    host: float = 0.0
     heap: float = 1.0
 
     @property
@@ -170,6 +173,17 @@ def activation_bytes(
     return found + sum(rows * _encoder(other, length, how, True) for other in model.beside)
 
 
+def save_bytes(model: ModelConfig, ranks: int, averaging: bool = False) -> float:
+    """What the rank that has most of it copies for a save: its part of the moments (and average), and whole tensors of the weights.
+
+    The same at every ZeRO stage and without: ranks that hold all of it share out what they write (`model.train.engines.shares`). Of the
+    weights the word table's owner has all of that, however many ranks there are.
+    """
+    weights = float(WEIGHT_BYTES * approximate_parameters(model))
+    table = float(WEIGHT_BYTES * model.vocab_size * model.word_width)
+    return max(weights / ranks, table) + (3.0 if averaging else 2.0) * weights / ranks
+
+
 def training_memory(
     model: ModelConfig,
     length: int,
@@ -211,8 +225,8 @@ def training_memory(
     if zero and how.offload:  # what is stepped, its gradient and its moments
         own, gradients, moments = own - share * weights, gradients - share * weights, 0.0
     buffers = copies + ((2.5 if how.reduce16 else 2.0) * bucket if zero else 0.0)
-    # every rank copies its part of weights and moments to the host's memory, and goes on; and of the average
-    saving = 0.0 if how.device == "cuda" else (4.0 if how.averaging else 3.0) * weights * share
+    copied = save_bytes(model, ranks, how.averaging)
+    beside = PROCESS["cuda"] + PINNED * copied + (offloaded_bytes(model, ranks) if how.offload else 0.0)
     if how.averaging and not (zero and how.offload):
         moments += weights * (share if zero else 1.0)
     return Memory(
@@ -222,7 +236,8 @@ def training_memory(
         activations=activations,
         buffers=buffers,
         process=context,
-        saving=saving,
+        saving=0.0 if how.device == "cuda" else copied,
+        host=beside if how.device == "cuda" else 0.0,
         heap=1.0 if how.device == "cuda" else HEAP,
     )
 

@@ -13,7 +13,8 @@ from model.families.presets import model_config
 from model.layers import logit_sizes
 from model.layers.encoder import recompute_layers
 from model.train.arithmetic import approximate_parameters
-from model.train.memory import Computing, activation_bytes, fitting_rows, offloaded_bytes, training_memory
+from model.train.engines.shares import owners
+from model.train.memory import Computing, activation_bytes, fitting_rows, offloaded_bytes, save_bytes, training_memory
 from model.train.scale import hardware, network
 from model.train.scoring import Scoring
 from pipeline.core.cost import Computer
@@ -129,6 +130,38 @@ def test_ranks_share_out_more_with_every_stage_and_alone_nothing() -> None:
     alone = [training_memory(model, 128, 8, zero=zero).total for zero in range(4)]
     assert len(set(alone)) == 1
     assert training_memory(model, 128, 8, ranks=64, zero=2).total < found[2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bert-mini", "roberta-tiny", "albert-base", "electra-small", "modern-tiny", "longformer-tiny", "deberta-v3-tiny", "gpt2"],
+)
+def test_weights_are_counted_as_there_are(name: str) -> None:
+    model = model_config(name, vocab_size=8192)
+    with torch.device("meta"):
+        there = sum(parameter.numel() for parameter in new_model(model).parameters())
+    assert approximate_parameters(model) == pytest.approx(there, rel=0.02)
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "modern"])
+@pytest.mark.parametrize("ranks", [1, 2, 5, 64])
+def test_a_save_copies_what_the_rank_writes_that_writes_most(family: str, ranks: int) -> None:
+    model = small(family, 6).model_copy(update={"vocab_size": 5000})
+    sizes = {name: tensor.numel() for name, tensor in new_model(model).state_dict().items()}
+    owner, total = owners(sizes, ranks), sum(sizes.values())
+    most = max(sum(size for name, size in sizes.items() if owner[name] == rank) for rank in range(ranks))
+    assert save_bytes(model, ranks) == pytest.approx(4 * (most + 2 * total / ranks), rel=0.05)
+
+
+def test_the_copy_for_a_save_is_counted_once_and_where_it_lies() -> None:
+    model = model_config("bert-base", vocab_size=30522)
+    for ranks, zero in ((1, 0), (8, 0), (8, 1), (8, 3)):
+        on_cpu, on_gpu = (
+            training_memory(model, 128, 8, ranks=ranks, zero=zero, how=Computing(device=device)) for device in ("cpu", "cuda")
+        )
+        assert on_cpu.total - on_cpu.training == pytest.approx(on_cpu.heap * save_bytes(model, ranks))
+        assert (on_cpu.host, on_gpu.saving, on_gpu.total) == (0, 0, on_gpu.training)
+        assert on_gpu.host > save_bytes(model, ranks)
 
 
 def test_what_fits_fits_and_more_does_not() -> None:
