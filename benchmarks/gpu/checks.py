@@ -44,6 +44,7 @@ Check = Callable[[Place], Figures]
 
 CLOSE: dict[Precision, float] = {"fp32": 2e-4, "bf16": 4e-2}  # relative
 ROWS, STEPS, HALF, VOCABULARY = 8, 6, 3, 67
+PAIRS = {"bert": "nsp", "albert": "sop"}  # that a family's rows are
 WIDE = {
     "hidden_size": 32,
     "num_attention_heads": 2,
@@ -188,7 +189,8 @@ def _close(worst: float, precision: Precision, what: str) -> None:
 
 def _apart(one: Tensor, other: Tensor) -> float:
     """The norm of the difference beside that of the second; what is not a number is infinitely far away."""
-    found = float((one.double() - other.double()).norm() / other.double().norm())
+    one, other = one.detach().double(), other.detach().double()
+    found = float((one - other).norm() / other.norm())
     return found if math.isfinite(found) else math.inf
 
 
@@ -196,7 +198,8 @@ def _scoring(
     place: Place, family: str, precision: Precision, *, layout: Kind = "rows", compiled: bool = False, **sizes: Any
 ) -> tuple[Scoring, Batch]:
     """A tiny model of the family without dropout, and a batch, both on the device and always the same."""
-    shards = Shards(place.small("nsp", vocab_size=VOCABULARY))
+    pairs = PAIRS.get(family)
+    shards = Shards(place.small(pairs or "alone", vocab_size=VOCABULARY, pair_task=pairs))
     info = shards.info
     assert info is not None
     more = {"embedding_size": 32} if family == "electra" else {}
