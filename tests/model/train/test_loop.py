@@ -115,11 +115,9 @@ def test_stopping_and_going_on_changes_no_byte(dataset: str, tmp_path: Path) -> 
     halves = here(settings, dataset, tmp_path / "halves", micro_batch=4)
     assert "going on from checkpoints/step-00000004" in halves.said("note")
     assert digests(halves.checkpoint) == digests(straight.checkpoint)
-    timeless = [
-        [timeless(line) for line in lines(run / "metrics.jsonl")] for run in (tmp_path / "straight", tmp_path / "halves")
-    ]
-    assert timeless[0] == timeless[1]
-    assert [line["step"] for line in timeless[0]] == [1, 2, 4, 6, 7]
+    told = [[timeless(line) for line in lines(run / "metrics.jsonl")] for run in (tmp_path / "straight", tmp_path / "halves")]
+    assert told[0] == told[1]
+    assert [line["step"] for line in told[0]] == [1, 2, 4, 6, 7]
 
 
 def test_a_stop_within_an_evaluation_is_made_up_for(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
