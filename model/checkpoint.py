@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,7 @@ class Loaded:
     dataset: DatasetInfo | None
     step: int
     tokenizer: str
+    datasets: Sequence[Mapping[str, Any]] = ()  # of a mixture: name, share, rows, tokens and epochs of each
     state: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)  # parameter name -> fp32 tensor on the CPU
 
 
@@ -75,6 +76,7 @@ def save_weights(
     heads: Mapping[str, Any],
     task: Mapping[str, Any] | None = None,
     dataset: DatasetInfo | None = None,
+    datasets: Sequence[Mapping[str, Any]] = (),
     step: int = 0,
 ) -> None:
     """Write weights, config and tokenizer into a new checkpoint directory. It is incomplete until `complete` is called.
@@ -86,7 +88,7 @@ def save_weights(
     """
     clear(directory)
     write_tensors(storage.join(directory, WEIGHTS), {name: master(tensor) for name, tensor in state.items()})
-    describe(directory, model=model, tokenizer=tokenizer, heads=heads, task=task, dataset=dataset, step=step)
+    describe(directory, model=model, tokenizer=tokenizer, heads=heads, task=task, dataset=dataset, datasets=datasets, step=step)
 
 
 def clear(directory: str) -> None:
@@ -103,9 +105,14 @@ def describe(
     heads: Mapping[str, Any],
     task: Mapping[str, Any] | None = None,
     dataset: DatasetInfo | None = None,
+    datasets: Sequence[Mapping[str, Any]] = (),
     step: int = 0,
 ) -> None:
-    """Write what a checkpoint is beside its weights; see `save_weights`."""
+    """Write what a checkpoint is beside its weights; see `save_weights`.
+
+    Args:
+        datasets: of a mixture, which ones, and how much of each; see `Loaded`.
+    """
     config = {
         "format": FORMAT,
         "model": model.model_dump(mode="json"),
@@ -113,6 +120,7 @@ def describe(
         "task": None if task is None else dict(task),
         "dataset": None if dataset is None else asdict(dataset),
         "step": step,
+        **({"datasets": [dict(one) for one in datasets]} if datasets else {}),
     }
     storage.write_bytes(storage.join(directory, CONFIG), _json(config))
     target = storage.join(directory, TOKENIZER)
@@ -215,6 +223,7 @@ def described(directory: str) -> Loaded:
         task=task,
         dataset=dataset,
         step=step,
+        datasets=tuple(content.get("datasets", ())),
         tokenizer=storage.join(directory, TOKENIZER),
     )
 

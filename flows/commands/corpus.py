@@ -7,14 +7,23 @@ from typing import Any
 import click
 
 from flows.commands.common import emit
-from flows.commands.spelling import CONFIG, GroupedOption, Spelled, named_values, parsing
+from flows.commands.spelling import CONFIG, GroupedOption, Spelled, named_values, parsing, weights
 from flows.commands.stage_command import Given, StageCommand, run_stage
+from pipeline.core.humanize import count_of
 
 
 def sources_of(texts: tuple[str, ...]) -> list[dict[str, Any]]:
     """`KIND=PATH` texts as sources; a kind may come more than once."""
     parse = named_values("wikipedia=dump.xml.bz2", "KIND=PATH")
     return [{"kind": kind, "path": path} for text in texts for kind, path in parse((text,)).items()]
+
+
+def words_of(text: str) -> int:
+    """`10M` as a number."""
+    found = count_of(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no number of words; write it as 10M, 2.5M, 800k or 10000000")
+    return found
 
 
 @click.command(
@@ -32,7 +41,9 @@ def sources_of(texts: tuple[str, ...]) -> list[dict[str, Any]]:
                 "help": "wikipedia=DUMP, wikiextractor=DIR, books=DIR, jsonl=FILE, warc=FILE, text=DIR, parquet=FILE, arrow=FILE,"
                 " docstrings=PACKAGE,… ; a file, a directory or a pattern, local or s3://, gs://; may be repeated.",
             },
-        )
+        ),
+        "words": Spelled("--words", words_of, {"metavar": "NUMBER"}),
+        "mixture": Spelled("--mixture", weights, {"metavar": "NAME=WEIGHT,…"}),
     },
 )
 @click.option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from flows.commands.spelling import Spelled, comma_separated
+from flows.commands.spelling import Spelled, comma_separated, weights
 from flows.commands.stage_command import Given, StageCommand, run_stage
 
 
@@ -12,7 +12,7 @@ from flows.commands.stage_command import Given, StageCommand, run_stage
     cls=StageCommand,
     stage="pretrain",
     inputs={
-        "dataset": ("--dataset", "A dataset artifact."),
+        "dataset": ("--dataset", "A dataset artifact; several, as in --dataset wiki=A --dataset books=B, are mixed."),
         "checkpoint": ("--checkpoint", "Begin with these weights: an imported or pretrained checkpoint."),
         "continue": (
             "--continue",
@@ -22,6 +22,7 @@ from flows.commands.stage_command import Given, StageCommand, run_stage
     },
     spelled={
         "model": Spelled("--model", str, {"metavar": "PRESET"}),
+        "mixture": Spelled("--mixture", weights, {"metavar": "NAME=WEIGHT,…"}),
         "objectives": Spelled("--objective", comma_separated, {"metavar": "NAME,…", "multiple": False}),
     },
 )

@@ -74,6 +74,17 @@ def named_values(example: str, names: str = "NAME=VALUE") -> Callable[[tuple[str
     return parse
 
 
+def weights(text: str) -> dict[str, float]:
+    """`wiki=2,books=1` -> each name's number."""
+    found: dict[str, float] = {}
+    for name, value in named_values("wiki=2,books=1", "NAME=WEIGHT,…")(tuple(text.split(","))).items():
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise ValueError(f"{name} has the weight {value!r}, which is no number; write it as wiki=2,books=1") from None
+    return found
+
+
 def comma_separated(text: str) -> list[str]:
     """`mlm,nsp` -> mlm and nsp."""
     return text.split(",")

@@ -9,6 +9,7 @@ The table of verbs lists them without importing a stage. A stage without a modul
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -120,7 +121,15 @@ class StageCommand(click.Command):
             if spelled is not None:
                 flag, told = spelled
                 required = self.demanding and wanted.required
-                yield GroupedOption([flag, f"{OF_INPUTS}{name}"], group=INPUTS, required=required, metavar="PATH", help=told)
+                metavar = "[NAME=]PATH" if wanted.several else "PATH"
+                yield GroupedOption(
+                    [flag, f"{OF_INPUTS}{name}"],
+                    group=INPUTS,
+                    required=required,
+                    metavar=metavar,
+                    help=told,
+                    multiple=wanted.several,
+                )
 
     def invoke(self, ctx: click.Context) -> Any:
         values = ctx.params
@@ -130,7 +139,8 @@ class StageCommand(click.Command):
             found = {name.removeprefix(prefix): values.pop(name) for name in list(values) if name.startswith(prefix)}
             return {name: value for name, value in found.items() if value is not None and value != ()}
 
-        given = Given(stage=self.stage, config=below(OF_CONFIG), inputs=below(OF_INPUTS), execution=below(OF_EXECUTION))
+        inputs = _spread(below(OF_INPUTS))
+        given = Given(stage=self.stage, config=below(OF_CONFIG), inputs=inputs, execution=below(OF_EXECUTION))
         given.transient = self.transient
         for name in ("overrides", "out", "force", "as_json"):
             setattr(given, name, values.pop(name))
@@ -157,6 +167,20 @@ class StageCommand(click.Command):
 
             self.help = stages.stage(self.stage).config.__doc__
         super().format_help_text(ctx, formatter)
+
+
+def _spread(inputs: Mapping[str, str | tuple[str, ...]]) -> dict[str, str]:
+    """Inputs by key, those of roles that take several under their names: a directory's own, where none is given."""
+    found: dict[str, str] = {}
+    for role, given in inputs.items():
+        if isinstance(given, str):
+            found[role] = given
+            continue
+        from pipeline.core import roles
+
+        whole = len(given) == 1 and os.path.exists(given[0])  # a path may hold an equals sign
+        found |= {role: given[0]} if whole else roles.spread(role, given, lambda path: path.rstrip("/").rpartition("/")[2])
+    return found
 
 
 def _overrides(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:

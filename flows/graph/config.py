@@ -21,6 +21,7 @@ from flows.graph.sections import MATRIX, RUN, Graph
 from pipeline.core.config import parse_config, resolve_paths
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.execution import Execution
+from pipeline.core.roles import named
 from pipeline.core.stage import Stage
 
 FLOWS = Path(__file__).resolve().parent.parent
@@ -165,9 +166,10 @@ def _resolved_section(section: Mapping[str, Any], stage: Stage, base: str) -> di
     fields = {key: value for key, value in section.items() if key in stage.config.model_fields}
     found = {**section, **resolve_paths(stage.config, fields, base)}
     for role in stage.inputs.keys() & section.keys():
-        reference = section[role]
-        if isinstance(reference, str) and reference.partition("/")[1] and stage_of(reference.partition("/")[0]) is None:
-            found[role] = reference if "://" in reference else os.path.normpath(os.path.join(base, reference))
+        said = section[role]
+        found[role] = (
+            [_resolved_named(one, base) for one in said] if isinstance(said, list) else _resolved_reference(said, base)
+        )
     matrix = section.get(MATRIX)
     if isinstance(matrix, Mapping):
         found[MATRIX] = {
@@ -177,6 +179,21 @@ def _resolved_section(section: Mapping[str, Any], stage: Stage, base: str) -> di
             for axis, points in matrix.items()
         }
     return found
+
+
+def _resolved_reference(reference: Any, base: str) -> Any:
+    """The path absolute that an input is named by; nodes and URLs stay as they are."""
+    if not isinstance(reference, str) or "/" not in reference or stage_of(reference.partition("/")[0]) is not None:
+        return reference
+    return reference if "://" in reference else os.path.normpath(os.path.join(base, reference))
+
+
+def _resolved_named(reference: Any, base: str) -> Any:
+    """The same of one among several inputs, which may have a name: `NAME=PATH`."""
+    if not isinstance(reference, str):
+        return reference
+    name, place = named(reference)
+    return f"{name}=" * bool(name) + str(_resolved_reference(place, base))
 
 
 def _with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

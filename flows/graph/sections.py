@@ -1,6 +1,6 @@
 """From a config's sections to the nodes of its graph: who takes over what, which inputs are whose, and one instance a combination.
 
-A key of a section is a field of its stage's config, a role of the stage's inputs, or one of
+A key of a section is a field of its stage's config, a role of the stage's inputs (a list, where the role takes several), or one of
     matrix    the axes that it is an instance a combination of
     run       how these nodes are run, over what the run says
     when      always; there: a node whose files are not there is left out, with what needs it, and the plan says so; never: none is made
@@ -21,6 +21,7 @@ from pipeline.core.checkpoints import step_of
 from pipeline.core.config import StageConfig, parse_config
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.execution import Execution
+from pipeline.core.roles import role_of, spread
 from pipeline.core.stage import Stage
 
 MATRIX, RUN, WHEN = "matrix", "run", "when"
@@ -110,6 +111,7 @@ class Graph:
             for role, wanted in section.stage.inputs.items():
                 if role not in texts and not wanted.named:
                     texts[role] = None
+            texts = dict(_spread(section, texts))
             fields = section.stage.config.model_fields
             for axes, inputs in self._there(section, texts, own, spoken):
                 values = dict(replaced(given, axes, spoken.add))
@@ -141,7 +143,7 @@ class Graph:
             field: getattr(self.nodes[origin.node].config, field)
             for role, origin in inputs.items()
             if origin.node is not None
-            for field in section.stage.inputs[role].lends
+            for field in section.stage.inputs[role_of(role)].lends
             if field in type(self.nodes[origin.node].config).model_fields
         }
 
@@ -193,7 +195,7 @@ class Graph:
 
     def _candidates(self, section: Section, role: str, text: Any) -> Iterator[tuple[Mapping[str, Any], Origin]]:
         """What may serve as an input: its place in the matrices, and where it comes from; none for an optional one that is not there."""
-        wanted = section.stage.inputs[role]
+        wanted = section.stage.inputs[role_of(role)]
         if text is False:
             if wanted.required:
                 raise UsageError(f"{section.name}.{role} (false) cannot be left out; name a node or an artifact's path")
@@ -250,7 +252,7 @@ class Graph:
 
     def _checked(self, section: Section, role: str, origin: Origin) -> Origin:
         """Raises UsageError where the node makes nothing that serves."""
-        wanted, node = section.stage.inputs[role], self.nodes[str(origin.node)]
+        wanted, node = section.stage.inputs[role_of(role)], self.nodes[str(origin.node)]
         kinds = (*wanted.kinds, *wanted.also)
         if wanted.kinds and node.stage not in kinds:
             raise UsageError(f"{section.name}.{role} ({node.name}) is a {node.stage} node; it takes one of {', '.join(kinds)}")
@@ -296,6 +298,29 @@ class Graph:
                     maker = self.nodes[origin.node]
                     config = _with_milestone(maker.config, step_of(origin.path))
                     self.nodes[maker.name] = replace(maker, config=config)
+
+
+def _spread(section: Section, texts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What is named for each role, that of a role which takes several by key: `dataset/wiki` of a list with `dataset@wiki` in it.
+
+    Raises:
+        UsageError: a role that takes one is given a list.
+    """
+    for role, text in texts.items():
+        if not isinstance(text, (list, tuple)):
+            yield role, text
+        elif not section.stage.inputs[role].several:
+            raise UsageError(f"{section.name}.{role} ({list(text)!r}) takes one node or path, not a list; name one")
+        else:
+            yield from spread(role, [str(one) for one in text], _usual_name).items()
+
+
+def _usual_name(reference: str) -> str:
+    """Of one among several inputs: the label of a node, else its name; the last part of a path."""
+    name, _, part = reference.partition("/")
+    if part and stage_of(name) is None:
+        return reference.rstrip("/").rpartition("/")[2]
+    return name.partition("@")[2] or name
 
 
 def said_when(name: str, values: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from model.data.files import BUFFERS, MASK_OFFSETS, POSITION_OFFSETS, RecordBatch, ShardFile
+from model.data.files import BUFFERS, ID_OFFSETS, MASK_OFFSETS, POSITION_OFFSETS, RecordBatch, ShardFile
 from pipeline.core.ragged import I64
 
 CACHE_BYTES = 256 << 20  # of unpacked record batches
@@ -71,6 +71,16 @@ class Blocks:
         if found.unpacked:
             self._unpacked[batch] = found.unpacked
             self.unpacked_bytes += found.unpacked
+
+    def tokens(self) -> int:
+        """Token ids of all rows."""
+        found = 0
+        for batch, file in enumerate(self.file_of.tolist()):
+            self.find(np.array([batch]))
+            offsets, begin = self._found[batch].arrays[ID_OFFSETS], int(self._found[batch].begins[ID_OFFSETS])
+            rows = int(self.files[file].rows[self._number[batch]])
+            found += int(offsets[begin + rows]) - int(offsets[begin])
+        return found
 
     def most_predictions(self) -> int:
         """The most predicted positions that a row has in any copy. Reads every offset once."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,14 @@ class MaskedRows:
         ragged = dict.fromkeys(("ids", "positions", "replacements", "boundaries"), nothing)
         flat = dict.fromkeys(("lengths", "segment_start", "pair_labels", "counts", "sentences"), nothing)
         return cls(**ragged, **flat, documents=nothing.astype(np.uint64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[MaskedRows]) -> MaskedRows:
+        """The rows of all parts, one behind the other; all are packed, or none."""
+        if len(parts) == 1:
+            return parts[0]
+        names = (one.name for one in fields(cls) if getattr(parts[0], one.name) is not None)
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
     def with_masks(self, positions: npt.NDArray[Any], replacements: npt.NDArray[Any], counts: I64) -> MaskedRows:
         """The same rows under other masks."""

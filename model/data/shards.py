@@ -35,6 +35,36 @@ class FreshMasks(Protocol):
         """The most predictions of a row of at most `length` tokens."""
 
 
+class Rows(Protocol):
+    """The rows of one split, of one dataset or of several, as samplers number them."""
+
+    @property
+    def info(self) -> DatasetInfo | None:
+        """What they say of themselves; None: there are none."""
+        ...
+
+    @property
+    def bins(self) -> Bins | None:
+        """Where the rows of each length bin are; None where there is one bin."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: I64, copies: I64) -> MaskedRows:
+        """The rows with these numbers, each with the mask copy asked for; both int64 [B]."""
+        ...
+
+    def most_predictions(self) -> int:
+        """The most predicted positions that a row has in any copy."""
+        ...
+
+    def first(self, number: int) -> I64:
+        """The numbers of about so many rows that stand for all: a dataset's first ones (shards are sorted by a hash), and of several
+        datasets those of each by its share. int64.
+        """
+        ...
+
+
 class Shards:
     """The rows of one split, numbered over all its shards in the order of their names.
 
@@ -89,6 +119,14 @@ class Shards:
             return None
         bins = self.bins
         return max(1, WINDOW_BATCHES // (1 if bins is None else len(bins.counts))) * packed[0].batch_rows
+
+    def tokens(self) -> int:
+        """Tokens of all rows. Reads two offsets a record batch, and unpacks it where it is compressed."""
+        return self.blocks.tokens()
+
+    def first(self, number: int) -> I64:
+        """The numbers of the first rows, at most so many; int64."""
+        return np.arange(min(number, len(self)))
 
     def most_predictions(self) -> int:
         """The most predicted positions that a row has in any copy. Reads every offset once, where masks are stored."""

@@ -83,6 +83,11 @@ def model_card(loaded: Loaded, architecture: str) -> str:
     if dataset is not None:
         pair = f", sentence pairs ({dataset.pair_task})" if dataset.pair_task else ""
         facts.append(("Pretraining data", f"recipe `{dataset.recipe}`, rows of {dataset.length} pieces{pair}"))
+    if loaded.datasets:
+        told = (
+            f"`{one['name']}` {one['share']:.1%}, {one['rows']:,} rows, {one['epochs']:.2f} epochs" for one in loaded.datasets
+        )
+        facts.append(("Mixed from", "; ".join(told)))
     if task is not None:
         labels = ", ".join(f"`{label}`" for label in task.get("labels") or ())
         facts.append(("Fine-tuned for", f"`{task['name']}`" + (f": {labels}" if labels else "")))

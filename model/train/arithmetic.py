@@ -18,6 +18,11 @@ MASK_SHARE = 0.16  # of the positions are predicted, roughly
 BESIDE = {"cpu": 1.2e7, "cuda": 5.0e7}
 
 
+def checkpoint_bytes(weights: int, averaging: bool = False) -> int:
+    """Of a checkpoint of so many weights. Args: averaging: whether it holds their average, too."""
+    return weights * (BYTES_A_WEIGHT + (WEIGHT_BYTES if averaging else 0))
+
+
 def approximate_parameters(model: ModelConfig) -> int:
     """Weights of the encoder and of what is trained beside it, to a few per cent; ties of embeddings between them are not seen."""
     own = model.distinct_layers * model.layer_weights + model.weights_beside_layers

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.data.shards import Shards
+from model.data.shards import Rows
 from model.objectives.bands import BANDS
 from pipeline.tokenizer.special import SpecialTokens
 
@@ -36,9 +36,9 @@ def bands_of(counts: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(found)
 
 
-def training_bands(shards: Shards, special: SpecialTokens, vocabulary: int) -> Tensor:
-    """Those of a vocabulary of that size, by the first rows of training; special tokens, which are never predicted, count for nothing."""
-    rows = np.arange(min(ROWS, len(shards)))
+def training_bands(shards: Rows, special: SpecialTokens, vocabulary: int) -> Tensor:
+    """Those of a vocabulary of that size, by some rows of training; special tokens, which are never predicted, count for nothing."""
+    rows = shards.first(ROWS)
     counts = np.bincount(shards.take(rows, np.zeros_like(rows)).ids, minlength=vocabulary).astype(np.int64)
     counts[list(special.ids)] = 0
     return bands_of(counts)

@@ -11,7 +11,7 @@ import torch
 
 from model.data.directions import WHOLE, Directions
 from model.data.layouts import WORTH
-from model.data.shards import Shards
+from model.data.shards import Rows
 from model.families.config import ModelConfig
 from model.train.arithmetic import computed_weights
 from model.train.precision import Precision
@@ -47,7 +47,7 @@ def decide(
     recorded: bool | None,
     model: ModelConfig,
     work: Work,
-    train: Shards,
+    train: Rows,
     device: torch.device,
     precision: Precision,
     zero: int,
@@ -94,7 +94,7 @@ def decide(
     return Decision(seconds * GAIN[precision] > PAYS * compiling_seconds(model))
 
 
-def _obstacle(model: ModelConfig, train: Shards, zero: int, directions: Directions, recomputes: bool) -> str:
+def _obstacle(model: ModelConfig, train: Rows, zero: int, directions: Directions, recomputes: bool) -> str:
     """What cannot be compiled; empty where everything can."""
     if not model.compiles:
         return f"models of the family {model.family}"
@@ -114,7 +114,7 @@ def compiling_seconds(model: ModelConfig) -> float:
     return COMPILING[0] + COMPILING[1] * model.num_hidden_layers
 
 
-def full(train: Shards) -> float:
+def full(train: Rows) -> float:
     """The share of a batch's positions that hold a token, of rows spread over the dataset; 0 for packed or differently long rows."""
     if train.info is None:
         return 0.0

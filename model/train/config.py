@@ -34,6 +34,16 @@ class PretrainConfig(StageConfig):
     model: SerializeAsAny[ModelConfig] | None = None
     """A preset's name, or a section of model values (preset: NAME starts from one); without it the checkpoint's, or BERT-base."""
 
+    mixture: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    """Of several datasets, what each one's rows count, by its name; without it by their sizes."""
+
+    mixture_temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Of several datasets without weights: each counts its size to the power of 1 / this; 1 draws from all rows alike, more
+    favours the small ones."""
+
+    mixture_by: Literal["rows", "tokens"] = "rows"
+    """What the mixture's weights and sizes are of."""
+
     steps: int | None = Field(default=None, ge=1)
     """Optimizer steps of this phase; their numbers go on from those of the training that it continues. 1,000,000 where neither steps nor
     tokens nor a budget is given."""
@@ -112,6 +122,10 @@ class PretrainConfig(StageConfig):
     clip: float = Field(default=1.0, ge=0)
     """The gradient's greatest norm; 0 never clips."""
 
+    ema: float | None = Field(default=None, gt=0, lt=1)
+    """Keep an exponential average of the weights, of which this much stays at each step, such as .999: it is the checkpoints' model, and
+    its held-out loss is told beside that of the weights that are trained."""
+
     seed: int = Field(default=1, ge=0, lt=1 << 63)
     """Of weights, order and dropout."""
 
@@ -175,6 +189,14 @@ class PretrainConfig(StageConfig):
         if not isinstance(text, str) or not seconds_of(text):
             raise ValueError("no such length of time; write it as 90s, 10m or 1h30m")
         return text
+
+    @model_validator(mode="after")
+    def _one_weighing(self) -> PretrainConfig:
+        if self.mixture and self.mixture_temperature != 1:
+            raise ValueError(
+                "mixture says each dataset's weight, and mixture_temperature takes it from its size; give one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_length(self) -> PretrainConfig:

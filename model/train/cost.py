@@ -14,6 +14,7 @@ from model.train.scale import hardware, network
 from model.train.scale.step import speed, step
 from pipeline.core.cost import Computer, Cost, Costs, Facts, Pace, without_start
 from pipeline.core.execution import Execution
+from pipeline.core.roles import role_of
 
 START = {"cpu": 12.0, "cuda": 25.0}  # torch, the process group, the model, the last checkpoint and its hash
 FULL = 0.95  # of a row, where the dataset is still to be made
@@ -25,6 +26,14 @@ def device_of(execution: Execution, computer: Computer) -> str:
     if execution.device == "auto":
         return "cuda" if computer.gpus else "cpu"
     return execution.device
+
+
+def read(inputs: Mapping[str, Facts]) -> Facts:
+    """What is known of the data: of several datasets what the first says, with all their rows and tokens."""
+    datasets = [facts for key, facts in sorted(inputs.items()) if role_of(key) == "dataset"]
+    rows = sum(int(facts.get("rows") or 0) for facts in datasets)
+    mean = sum(int(facts.get("rows") or 0) * float(facts.get("mean_length") or 0.0) for facts in datasets)
+    return datasets[0] if len(datasets) == 1 else {**datasets[0], "rows": rows, "mean_length": mean / rows if rows else None}
 
 
 def sized(model: ModelConfig | None, inputs: Mapping[str, Facts], vocabulary: int) -> ModelConfig | None:
@@ -44,12 +53,19 @@ def model_of(facts: Facts) -> Any:
 
 
 def training_memory(
-    model: ModelConfig, length: int, rows: int, execution: Execution, device: str, computer: Computer, precision: str = "auto"
+    model: ModelConfig,
+    length: int,
+    rows: int,
+    execution: Execution,
+    device: str,
+    computer: Computer,
+    precision: str = "auto",
+    averaging: bool = False,
 ) -> tuple[int, int]:
     """(bytes of the machine's memory, bytes of each GPU) that training takes with so many rows a step."""
     there, ranks = hardware.of(device, computer), execution.processes * execution.nodes
     bf16 = there.computes_bf16 if precision == "auto" else precision == "bf16"
-    how = Computing(device=there.kind, bf16=bf16, checkpointing=execution.activation_checkpointing)
+    how = Computing(device=there.kind, bf16=bf16, checkpointing=execution.activation_checkpointing, averaging=averaging)
     zero, most = execution.zero or 0, -(-rows // ranks)
     asked = execution.micro_batch if isinstance(execution.micro_batch, int) else None
     fitting = (
@@ -81,7 +97,7 @@ def ahead(
 ) -> Cost:
     """From the model's size, the steps, and how full the dataset's rows are."""
     del before
-    data, device = inputs["dataset"], device_of(execution, computer)
+    data, device = read(inputs), device_of(execution, computer)
     length = int(data.get("length") or 128)
     mean = float(data.get("mean_length") or FULL * length)
     model = sized(config.model, inputs, int(data.get("vocab_size") or USUAL_VOCABULARY))
@@ -105,7 +121,9 @@ def ahead(
     )
     taken = (0, 0)
     if model is not None:
-        taken = training_memory(model, length, config.global_batch, execution, device, computer, config.precision)
+        taken = training_memory(
+            model, length, config.global_batch, execution, device, computer, config.precision, config.ema is not None
+        )
     return Cost(
         amount=work * tokens,
         speed=reached,
@@ -114,7 +132,7 @@ def ahead(
         width=width,  # on a CPU the processes share the cores
         kind=device,
         size=float(weights or 1),
-        disk_bytes=arithmetic.BYTES_A_WEIGHT * weights * (kept + 1),
+        disk_bytes=arithmetic.checkpoint_bytes(weights, config.ema is not None) * (kept + 1),
         memory_bytes=taken[0],
         gpu_memory_bytes=taken[1],
         makes={

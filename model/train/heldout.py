@@ -19,9 +19,10 @@ from model.data.batch import Batch, move
 from model.data.collate import blank, collate
 from model.data.directions import WHOLE, Directions
 from model.data.layouts import Kind
+from model.data.mixture import MixedShards
 from model.data.prefetch import prefetched
 from model.data.sampler import share
-from model.data.shards import Shards
+from model.data.shards import Rows
 from model.objectives.bands import FIELD as BANDS_FIELD
 from model.train.batches import Batches
 from model.train.distributed import World
@@ -55,7 +56,7 @@ class Looks:
     last: int
 
     @classmethod
-    def within(cls, steps: int, trained: int, wanted: int, every: int | None) -> Looks:
+    def within(cls, steps: int, trained: int, wanted: int, every: int | None, passes: int = 1) -> Looks:
         """What costs at most `SHARE` of training on `trained` rows in so many steps.
 
         Half of that is for the last evaluation, the rest for those on the way: of short runs fewer, over fewer rows. An interval
@@ -64,8 +65,9 @@ class Looks:
         Args:
             wanted: the most rows of an evaluation.
             every: the interval that was asked for; None: `EVALUATIONS` in all, if they can be afforded.
+            passes: how often each row is scored.
         """
-        room = int(SHARE / FORWARD_COST * trained)
+        room = int(SHARE / FORWARD_COST * trained / passes)
         least = min(wanted, FEWEST_ROWS)
         last = min(wanted, max(least, room // 2))
         rest = max(0, room - last)
@@ -88,7 +90,7 @@ class HeldOut:
         bands: of the vocabulary's pieces, see `model.train.bands`; None: the loss is not told by them.
     """
 
-    shards: Shards
+    shards: Rows
     rows: int
     batch: int
     pad: int
@@ -97,6 +99,17 @@ class HeldOut:
     layout: Kind = "rows"
     directions: Directions = WHOLE
     bands: torch.Tensor | None = None
+
+    def parts(self) -> list[tuple[str, HeldOut]]:
+        """Those of each dataset by name; of one alone itself, without a name. A mixture's rows are shared out by its weights, but each
+        dataset has at least `FEWEST_ROWS` divided by the number of datasets.
+        """
+        if not isinstance(self.shards, MixedShards):
+            return [("", self)]
+        parts, shares = self.shards.parts, self.shards.shares
+        least = min(self.rows, FEWEST_ROWS) // len(parts)
+        rows = {name: min(len(part), max(least, round(shares[name] * self.rows))) for name, part in parts.items()}
+        return [(name, replace(self, shards=part, rows=rows[name])) for name, part in parts.items()]
 
     def batches(self, world: World) -> list[tuple[int, int]]:
         """This rank's batches as ranges of rows: the same number on every rank, some perhaps empty."""
@@ -115,13 +128,14 @@ class HeldOut:
     def target_counts(self, vocabulary: int) -> I64:
         """How often each id is a target, int64 [V]."""
         counts = np.zeros(vocabulary, np.int64)
-        for start in range(0, self.rows, COUNT_ROWS):
-            labels = self.load(start, min(start + COUNT_ROWS, self.rows))["masked_labels"].numpy()
-            counts += np.bincount(labels[labels >= 0], minlength=vocabulary)
+        for _, part in self.parts():
+            for start in range(0, part.rows, COUNT_ROWS):
+                labels = part.load(start, min(start + COUNT_ROWS, part.rows))["masked_labels"].numpy()
+                counts += np.bincount(labels[labels >= 0], minlength=vocabulary)
         return counts
 
 
-def counted(heldout: HeldOut, train: Shards) -> HeldOut:
+def counted(heldout: HeldOut, train: Rows) -> HeldOut:
     """The training rows whose targets are counted, read as the held-out ones are."""
     return replace(heldout, shards=train, rows=min(len(train), UNIGRAM_ROWS))
 
@@ -160,6 +174,7 @@ class HeldOutMeasure:
         begun: the step that training began with.
         steps: how many it has; None: that is not known before it ends, and follows from how far it is.
         every: the interval that was asked for.
+        passes: how often the rows are scored, as once with the weights and once with their average.
         row_seconds: what a row took in the newest evaluation; None: there was none yet.
     """
 
@@ -170,13 +185,14 @@ class HeldOutMeasure:
     begun: int
     steps: int | None
     every: int | None = None
+    passes: int = 1
     row_seconds: float | None = None
     best: str = "heldout_loss"
     higher_is_better: bool = False
 
     def looks(self, steps: int) -> Looks:
         """How often and how much is scored in so many steps."""
-        return Looks.within(steps, self.batches.before(steps), self.heldout.rows, self.every)
+        return Looks.within(steps, self.batches.before(steps), self.heldout.rows, self.every, self.passes)
 
     def due(self, step: int, moment: Moment) -> bool:
         if self.steps is None and self.every is None:
@@ -196,7 +212,7 @@ class HeldOutMeasure:
 
     def closing(self, step_seconds: float) -> float:
         """What the last evaluation will take at most, in seconds, where a step takes so many."""
-        return self.heldout.rows * (self.row_seconds or FORWARD_COST * step_seconds / self.batches.last)
+        return self.passes * self.heldout.rows * (self.row_seconds or FORWARD_COST * step_seconds / self.batches.last)
 
 
 @torch.no_grad()
@@ -211,12 +227,34 @@ def evaluate(
 
     Returns:
         Of the first objective, mlm as a rule: heldout_loss (nats), heldout_perplexity, heldout_accuracy, and its finer figures
-        (`heldout_top5_accuracy`, `heldout_loss_rare` …); for any other objective the same with its name before, as in `heldout_nsp_loss`. What has
-        nothing to predict is left out.
+        (`heldout_top5_accuracy`, `heldout_loss_rare` …); for any other objective the same with its name before, as in
+        `heldout_nsp_loss`. What has nothing to predict is left out. Of a mixture also the losses of each dataset, as in
+        `heldout_loss_wiki`.
 
     Raises:
         Interrupted: a rank was asked to stop.
     """
+    parts = [(name, _sums(scoring, part, world, stop_asked)) for name, part in heldout.parts()]
+    found = _figures(
+        scoring, sum((part.sums for _, part in parts[1:]), parts[0][1].sums), _added([part.details for _, part in parts])
+    )
+    for name, part in parts:
+        if name:
+            found |= {
+                f"{figure}_{name}": value for figure, value in _figures(scoring, part.sums, None).items() if "loss" in figure
+            }
+    return {name: round(value, 6) for name, value in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Over held-out rows, on all ranks: float64 [3, objectives], losses, right answers, targets; and `Scoring`'s finer ones."""
+
+    sums: torch.Tensor
+    details: torch.Tensor | None
+
+
+def _sums(scoring: Scoring, heldout: HeldOut, world: World, stop_asked: Callable[[], bool]) -> _Sums:
     names = scoring.names
     sums = torch.zeros(3, len(names), dtype=torch.float64)
     details: torch.Tensor | None = None
@@ -234,17 +272,27 @@ def evaluate(
                 details = finer.cpu() if details is None else details + finer.cpu()
     finally:
         scoring.train()
-    found: dict[str, float] = {}
-    for name, loss, correct, count in zip(names, *world.total_of(sums).tolist(), strict=True):
+    return _Sums(world.total_of(sums), None if details is None else world.total_of(details))
+
+
+def _added(tensors: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    there = [tensor for tensor in tensors if tensor is not None]
+    return sum(there[1:], there[0]) if there else None
+
+
+def _figures(scoring: Scoring, sums: torch.Tensor, details: torch.Tensor | None) -> dict[str, float]:
+    """The means, by name, of what there is something to predict for."""
+    names, found = scoring.names, dict[str, float]()
+    for name, loss, correct, count in zip(names, *sums.tolist(), strict=True):
         if count:
             found |= {_heldout(f"{name}_loss", names): loss / count, _heldout(f"{name}_accuracy", names): correct / count}
     if details is not None:
-        for name, total, count in zip(scoring.detail_names, *world.total_of(details).tolist(), strict=True):
+        for name, total, count in zip(scoring.detail_names, *details.tolist(), strict=True):
             if count:
                 found[_heldout(name, names)] = total / count
     if "heldout_loss" in found:
         found["heldout_perplexity"] = math.exp(min(found["heldout_loss"], 700.0))
-    return {name: round(value, 6) for name, value in found.items()}
+    return found
 
 
 def _heldout(name: str, objectives: Sequence[str]) -> str:

@@ -52,10 +52,13 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One step on one rank: its micro-batches, the same number on every rank, and how many real tokens they hold."""
+    """One step on one rank: its micro-batches, the same number on every rank, and how many real tokens they hold; of several datasets
+    also each one's.
+    """
 
     micro_batches: Sequence[MicroBatch]
     tokens: int
+    by_source: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class Position:
         updates: of these steps, those that changed the weights.
         tokens: real tokens that were trained on before.
         skipped: steps that were skipped before.
+        places: of datasets that were read before, by fingerprint: the next sample of each.
     """
 
     step: int = 0
@@ -75,6 +79,7 @@ class Position:
     updates: int = 0
     tokens: int = 0
     skipped: int = 0
+    places: Mapping[str, int] = field(default_factory=dict)
 
 
 START = Position()
@@ -121,6 +126,26 @@ class Source(Protocol):
 
     def rows(self, step: int) -> dict[str, list[int]]:
         """What step `step` was made of, over all ranks, for the file of skipped steps: `rows`, and what else tells them apart."""
+        ...
+
+
+class Mixed(Protocol):
+    """What is counted of several datasets that a `Source` mixes."""
+
+    def places(self, samples: int) -> dict[str, int]:
+        """Each dataset's next sample, by fingerprint, where the run's is `samples`."""
+        ...
+
+    def figures(self, samples: int, tokens: Sequence[int]) -> dict[str, float]:
+        """Of a log line: each dataset's rows and tokens in this phase, and its epochs.
+
+        Args:
+            tokens: each dataset's, in this phase.
+        """
+        ...
+
+    def told(self, samples: int, tokens: Sequence[int]) -> list[dict[str, Any]]:
+        """The same as a checkpoint and a summary say it: of each dataset `name`, `share`, `rows`, `tokens`, `epochs`."""
         ...
 
 
@@ -229,6 +254,7 @@ class Recipe:
         seed: of dropout.
         precision: of the forward pass; weights, gradients and optimizer are fp32.
         max_skipped: steps in a row that may be skipped for a gradient that is not finite.
+        ema: what of the weights' average stays at each step; None: none is kept.
     """
 
     pace: Pace
@@ -244,6 +270,7 @@ class Recipe:
     weight_decay: float = 0.01
     clip: float = 1.0
     max_skipped: int = 10
+    ema: float | None = None
 
     def learning_rates_at(self, moment: Moment) -> dict[str, float]:
         """What a log line says of them: that of the step at that moment, and those that differ from it."""
@@ -276,6 +303,7 @@ class Training:
         data: the fingerprint of what the source reads; a phase on the same goes on in its order.
         milestones: whose checkpoints are kept for good.
         utilisation: what its speed is measured by; None: nothing is told of it.
+        mixed: where the source mixes several datasets, what is counted of them.
         alarms: a log line to what somebody who watches would say.
         figures: told at the start, beside the loop's own.
     """
@@ -299,6 +327,7 @@ class Training:
     data: str = ""
     milestones: Milestones = NO_MILESTONES
     utilisation: Utilisation | None = None
+    mixed: Mixed | None = None
     alarms: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     notes: Sequence[str] = field(default_factory=tuple)
     figures: Mapping[str, Any] = field(default_factory=dict)

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from model.data.prefetch import Prefetch
 from model.train import state
 from model.train.clock import Clock
 from model.train.distributed import StopRequest, World
+from model.train.engines.average import decay_at
 from model.train.engines.create import create
 from model.train.grace import Grace
 from model.train.interfaces import Interrupted, Milestones, Training
@@ -45,6 +47,7 @@ REPORT_SECONDS = 1.0
 FIRST_LOSS_TOLERANCE = 0.1  # of the expected first loss
 LINES = 100  # log lines of a training that does not know its number of steps
 MOMENT = "moment"
+HELDOUT = "heldout_"  # opens the name of what is measured; that of the weights' average is `heldout_ema_…`
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +143,7 @@ class _Loop:
             saved=training.saved,
             run=record,
             keep=self.execution.keep_checkpoints,
+            averages=self.recipe.ema is not None,
             sync=self._sync,
         )
         self._save_from = time.monotonic() + 60.0 * self.execution.checkpoint_minutes
@@ -160,13 +164,10 @@ class _Loop:
     def _resume(self, resumed: state.Resumed | None) -> None:
         progress, notes = self.progress, list(self.training.notes)
         if resumed is not None:
-            self.engine.load_weights(resumed.weights)
-            self.engine.load_optimizer_state(resumed.optimizer, progress.updates)
+            self._load(resumed)
             if resumed.own:
                 self.window.restore(progress.window, self.world)
                 self._saved = progress.step
-            resumed.weights.clear()
-            resumed.optimizer.clear()
         dropped = self.metrics.cut(progress.step - (progress.pending is not None))
         self.skips.cut(progress.step)
         if self.world.first:
@@ -198,6 +199,16 @@ class _Loop:
                 **self.training.figures,
             }
         )
+
+    def _load(self, found: state.Resumed) -> None:
+        """Weights, their average and the optimizer's state of a checkpoint."""
+        self.engine.load_weights(found.weights)
+        if self.recipe.ema is not None and found.average is not None:
+            self.engine.load_average(found.average)
+        self.engine.load_optimizer_state(found.optimizer, found.progress.updates)
+        for tensors in (found.weights, found.optimizer, found.average):
+            if tensors is not None:
+                tensors.clear()
 
     def run(self) -> Finished:
         """Train to the end; see `train` above."""
@@ -315,7 +326,10 @@ class _Loop:
         logs = self._logs(step + 1, moment)
         with self.look.at(logs):
             norm = self.engine.step(rate)
+        if recipe.ema is not None:
+            self.engine.average(decay_at(recipe.ema, step))
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens
+        progress.by_source = [ours + now for ours, now in zip(progress.by_source or repeat(0), agreed.by_source, strict=False)]
         self._unread.append(_Unread(step + 1, norm, figures, counts))
         self._read(keep=0 if logs or norm.device.type == "cpu" else 1)
         if not logs:
@@ -329,11 +343,16 @@ class _Loop:
             **recipe.learning_rates_at(moment),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
+            **self._mixed_figures(),
         }
         self.window = Window(self.training.trained.names, device)
         if progress.step == self.training.begun.step + 1:
             self._check_first_loss(line.get("loss"))
         return line
+
+    def _mixed_figures(self) -> dict[str, float]:
+        mixed, progress = self.training.mixed, self.progress
+        return {} if mixed is None else mixed.figures(self.source.samples(progress.step), progress.by_source)
 
     def _logs(self, step: int, moment: Moment) -> bool:
         """Whether step `step` (from 1) gets a log line: the first, the last and the measured ones always do."""
@@ -379,8 +398,7 @@ class _Loop:
         """Go on from the last good checkpoint, past the rows of the steps since then."""
         self._settle()
         before, bad = go_back(found, self.training, self.progress, self.world, self.skips)
-        self.engine.load_weights(before.weights)
-        self.engine.load_optimizer_state(before.optimizer, before.progress.updates)
+        self._load(before)
         self.progress = before.progress
         self.source = Passing(self.training.source, self.progress.passed)
         self._unread.clear()
@@ -407,14 +425,18 @@ class _Loop:
             try:
                 with self.clock.aside("evaluation"):
                     line |= measure(progress.step, moment, lambda: self.stop.asked)
+                    if self.recipe.ema is not None:
+                        with self.engine.averaged():
+                            found = measure(progress.step, moment, lambda: self.stop.asked)
+                        line |= {name.replace(HELDOUT, f"{HELDOUT}ema_", 1): value for name, value in found.items()}
             except Interrupted:
                 progress.pending = {**line, MOMENT: asdict(moment)}
                 self._stop()
-            found, best = line.get(measure.best), progress.best
-            if found is not None and (
-                best is None or (found > best[measure.best] if measure.higher_is_better else found < best[measure.best])
+            now, best = line.get(measure.best), progress.best
+            if now is not None and (
+                best is None or (now > best[measure.best] if measure.higher_is_better else now < best[measure.best])
             ):
-                progress.best = {"step": progress.step, measure.best: found}
+                progress.best = {"step": progress.step, measure.best: now}
             line |= self.world.timeline.evaluations()
         line |= {**self.world.timeline.line(), **memory(self.world.device), "time": round(time.time(), 3)}
         self.metrics.add(line)
@@ -444,8 +466,12 @@ class _Loop:
             raise RollBack(self.progress.step, max(1, self.progress.skipped_in_a_row))
         with self.clock.aside("save"):
             self.progress.window = self.window.state(self.world)
-            self.progress.samples = self.source.samples(self.progress.step)
-            self.saver.begin(self.progress, self._kept(), self.engine)
+            self.progress.samples = samples = self.source.samples(self.progress.step)
+            datasets: Sequence[Mapping[str, Any]] = ()
+            self.progress.places = {}
+            if (mixed := self.training.mixed) is not None:
+                self.progress.places, datasets = mixed.places(samples), mixed.told(samples, self.progress.by_source)
+            self.saver.begin(self.progress, self._kept(), self.engine, datasets)
         self._saved = self.progress.step
 
     def _sync(self) -> None:

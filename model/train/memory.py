@@ -32,11 +32,17 @@ CONTEXT = 1.2e9  # of a GPU: CUDA's context, cuBLAS's and NCCL's buffers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computing:
-    """How a training step is computed. Attributes: checkpointing: whether layers keep their inputs alone, and are computed again."""
+    """How a training step is computed.
+
+    Attributes:
+        checkpointing: whether layers keep their inputs alone, and are computed again.
+        averaging: whether an average of the weights is kept.
+    """
 
     device: Literal["cpu", "cuda"] = "cuda"
     bf16: bool = True
     checkpointing: bool = False
+    averaging: bool = False
 
     @property
     def number(self) -> int:
@@ -52,7 +58,7 @@ class Memory:
     """Bytes of one rank at its peak.
 
     Attributes:
-        weights, gradients, moments: what this rank has of them, with what the engine copies.
+        weights, gradients, moments: what this rank has of them, with what the engine copies; the weights' average is one more moment.
         activations: kept for the backward pass, with the layer that is just computed.
         buffers: the rest: bf16 copies of the weights, what goes out to other ranks.
         process: of the process itself.
@@ -181,8 +187,10 @@ def training_memory(
         own = 2 * share * weights + min(weights, 4.0 * GATHERED)
         gradients = bucket + 2 * share * weights
     buffers = copies + (2 * bucket if zero else 0.0)
-    # every rank copies its part of weights and moments to the host's memory, and goes on
-    saving = 0.0 if how.device == "cuda" else 3.0 * weights * share
+    # every rank copies its part of weights and moments to the host's memory, and goes on; and of the average
+    saving = 0.0 if how.device == "cuda" else (4.0 if how.averaging else 3.0) * weights * share
+    if how.averaging:
+        moments += weights * (share if zero else 1.0)
     return Memory(
         weights=own,
         gradients=gradients,

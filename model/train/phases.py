@@ -2,8 +2,8 @@
 
 BERT trains at length 128 and then at 512 (Devlin et al., 2019, appendix A.2); a decay branches from a trunk of constant learning rate
 (Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", 2024). Step numbers go on, so that
-Adam's bias correction, log lines and milestones do. On the same dataset the samples go on where they stood, in the same order; another
-dataset begins with its first.
+Adam's bias correction, log lines and milestones do. On a dataset that a phase before has read the samples go on where they stood, in the
+same order, alone or in a mixture; another begins with its first.
 """
 
 from __future__ import annotations
@@ -72,10 +72,13 @@ def _verified(directory: str) -> int:
 
 def position(found: state.Resumed, data: str) -> Position:
     """Where a phase begins that reads the data with this fingerprint."""
-    progress = found.progress
+    progress, run = found.progress, found.run
+    same = run.data == data
+    places = run.begun.places if same else {**run.begun.places, **(progress.places or {run.data: progress.samples})}
     return Position(
         step=progress.step,
-        sample=progress.samples if found.run.data == data else 0,
+        sample=progress.samples if same else places.get(data, 0),
+        places=places,
         updates=progress.updates,
         tokens=progress.tokens,
         skipped=progress.skipped,

@@ -79,7 +79,13 @@ def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Ou
         "parameters": setup.parameters,
         "peak_flops": None if training.utilisation is None else training.utilisation.peak,
         "tokens": progress.tokens,
+        **(
+            {}
+            if training.mixed is None
+            else {"datasets": training.mixed.told(setup.source.samples(progress.step), progress.by_source)}
+        ),
         "skipped_steps": progress.skipped,
+        **({} if training.recipe.ema is None else {"ema": training.recipe.ema}),
     }
     rows, tokens = setup.source.samples(progress.step) - begun.sample, progress.tokens - begun.tokens
     return Outcome(rows=rows, tokens=tokens, summary=summary)

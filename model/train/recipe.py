@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model.train.arithmetic import BYTES_A_WEIGHT
+from model.train.arithmetic import checkpoint_bytes
 from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.heldout import SHARE, HeldOutMeasure
@@ -25,7 +25,7 @@ def pace_of(config: PretrainConfig, path: str, world: World, begun: Position, me
         return TokenPace(first=begun.tokens, tokens=config.tokens)
     if config.seconds is None:
         return step_pace(config, begun)
-    saving = FINISHING + parameters * BYTES_A_WEIGHT / DISK
+    saving = FINISHING + checkpoint_bytes(parameters, config.ema is not None) / DISK
     measuring = SHARE / 2 * config.seconds  # what `Looks` leaves the last evaluation
     return TimePace(
         seconds=config.seconds,
@@ -58,4 +58,5 @@ def recipe(config: PretrainConfig, precision: str, pace: Pace) -> Recipe:
         weight_decay=config.weight_decay,
         clip=config.clip,
         max_skipped=config.max_skipped,
+        ema=config.ema,
     )

@@ -18,7 +18,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,8 +48,10 @@ class Snapshot:
         state: what `state.json` says.
         kept: milestones, which pruning leaves alone.
         weights: this rank's, by name.
+        trained: where `weights` are the average of those that are trained: these.
         optimizer: this rank's tensors, and pieces of tensors.
         shapes: of the tensors that the pieces belong to.
+        datasets: of a mixture, what `checkpoint.describe` says of each.
     """
 
     step: int
@@ -57,7 +59,9 @@ class Snapshot:
     kept: Milestones
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
+    trained: Mapping[str, Tensor] | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    datasets: Sequence[Mapping[str, Any]] = ()
 
 
 class Saver:
@@ -68,13 +72,16 @@ class Saver:
         saved: what they say of the model.
         run: what they say of the training.
         keep: how many of the newest stay.
+        averages: whether the engine keeps an average of the weights, which is then what a checkpoint's model is.
         sync: has the log lines on disk.
     """
 
     def __init__(
-        self, path: str, world: World, *, saved: Saved, run: state.Run, keep: int, sync: Callable[[], None] = lambda: None
-    ) -> None:
+        self, path: str, world: World, *, saved: Saved, run: state.Run, keep: int, averages: bool = False,
+        sync: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._path, self._world, self._saved, self._run, self._keep, self._sync = path, world, saved, run, keep, sync
+        self._averages = averages
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._landed: list[tuple[int, float]] = []
@@ -91,7 +98,9 @@ class Saver:
         found, self._landed = self._landed, []
         return found
 
-    def begin(self, progress: state.Progress, kept: Milestones, engine: Engine) -> None:
+    def begin(
+        self, progress: state.Progress, kept: Milestones, engine: Engine, datasets: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         """Copy this step's state and have it written. Returns as soon as training may go on.
 
         Raises:
@@ -102,7 +111,10 @@ class Saver:
         if self._world.first and storage.exists(directory):
             checkpoint.clear(directory)
         self._world.total([0])  # nobody writes before it is gone
-        weights = copied((name, checkpoint.master(tensor)) for name, tensor in engine.weights())
+        weights, trained = _weights(engine), None
+        if self._averages:
+            with engine.averaged():
+                weights, trained = _weights(engine), weights
         shapes: dict[str, tuple[int, ...]] = {}
 
         def pieces() -> Iterable[tuple[str, Tensor]]:
@@ -122,7 +134,9 @@ class Saver:
             kept=kept,
             weights=weights,
             optimizer=optimizer,
+            trained=trained,
             shapes=shapes,
+            datasets=datasets,
         )
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="cloze-save", daemon=True)
         self._thread.start()
@@ -206,6 +220,9 @@ class Saver:
             part_name(checkpoint.WEIGHTS, world.rank, world.size): (snapshot.weights, {}),
             optimizer: (snapshot.optimizer, snapshot.shapes),
         }
+        if snapshot.trained is not None:
+            name = f"{checkpoint.TRAINING}/{part_name(state.WEIGHTS, world.rank, world.size)}"
+            parts[name] = (snapshot.trained, {})
         for name, (tensors, shapes) in parts.items():
             digest, size = write_tensors(storage.join(directory, name), tensors, shapes)
             found.append(FileEntry(path=name, size=size, sha256=digest))
@@ -224,6 +241,7 @@ class Saver:
             heads=saved.heads,
             task=saved.task,
             dataset=saved.dataset,
+            datasets=snapshot.datasets,
             step=snapshot.step,
         )
         storage.write_bytes(storage.join(directory, checkpoint.TRAINING, state.STATE), snapshot.state)
@@ -237,6 +255,10 @@ class Saver:
         except (OSError, ClozeError) as error:
             log.warning("older checkpoints could not be removed (%s); they are tried again after the next save", error)
         return []
+
+
+def _weights(engine: Engine) -> dict[str, Tensor]:
+    return copied((name, checkpoint.master(tensor)) for name, tensor in engine.weights())
 
 
 def copied(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:

@@ -9,8 +9,6 @@ import torch
 
 from model.data.collate import blank
 from model.data.layouts import layout_for
-from model.data.shards import Shards, verify
-from model.data.training import training_order, training_shards
 from model.families.config import ModelConfig
 from model.layers.encoder import recompute_layers
 from model.objectives import choose, trained_heads
@@ -19,9 +17,11 @@ from model.train.alarms import Alarms, too_steep
 from model.train.bands import training_bands
 from model.train.compiling import Work, compiling_seconds, decide
 from model.train.config import PretrainConfig
+from model.train.data import open_data
 from model.train.distributed import World
 from model.train.heldout import HeldOut, HeldOutMeasure, counted, entropy
 from model.train.interfaces import START, Milestones, Position, Saved, Training
+from model.train.mixed import Counted
 from model.train.optimizers import optimizer_kind
 from model.train.parameters import freeze_unused
 from model.train.precision import DTYPES, settle
@@ -32,14 +32,10 @@ from model.train.source import DatasetSource
 from model.train.start import Beginning, begin, begin_with_unigrams, build_network
 from model.train.teacher import load_teacher
 from model.train.utilisation import utilisation
-from pipeline.core import fingerprints, random_keys, storage
-from pipeline.core.errors import DataError
-from pipeline.core.shards import HELDOUT, TRAIN
+from pipeline.core import random_keys
 from pipeline.core.stage import Build
-from pipeline.dataset.schema import DatasetInfo
 
 _WEIGHTS = 2  # random stream, beside the sampler's
-TOKENIZER = "tokenizer"
 
 log = logging.getLogger(__name__)
 
@@ -57,16 +53,6 @@ class Setup:
     parameters: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
-    """An opened dataset."""
-
-    info: DatasetInfo
-    train: Shards
-    heldout: Shards
-    tokenizer: str
-
-
 def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     """Open the dataset, build the model or read it back, and choose how to cut the batch. Every rank calls it.
 
@@ -75,14 +61,14 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         UsageError: the model cannot read the dataset, or the machine cannot run it like this.
     """
     phases.check_inputs(build.inputs)
-    data = open_dataset(build.inputs["dataset"], config.dynamic, world)
+    data = open_data(config, build, world)
     info, train = data.info, data.train
     notes: list[str] = []
     resumed = state.resume(build.path, build.fingerprint, world, notes)
-    source_print, phase = fingerprints.input_fingerprint(build.inputs["dataset"]), build.inputs.get("continue")
+    phase = build.inputs.get("continue")
     if resumed is None and phase is not None:
         resumed = phases.trunk(phase, world, build)
-    begun = _begun(resumed, source_print)
+    begun = _begun(resumed, data.fingerprint)
     phases.check_schedule(config, begun)
     path = build.inputs.get("teacher")
     teacher = None if path is None else load_teacher(path, config.model, info, data.tokenizer, build)
@@ -154,7 +140,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     if auto:
         tried = trial.Trial(
             scoring=scoring, model=model, train=train, info=info, layout=layout, directions=directions, zero=engine.zero,
-            checkpointing=build.execution.activation_checkpointing,
+            checkpointing=build.execution.activation_checkpointing, averaging=config.ema is not None,
         )  # fmt: skip
         found = trial.micro_batch(tried, plan.micro_batch * plan.accumulation, world, build.path)
         plan = sizing.plan(config.global_batch, found, model, info.length, world)
@@ -166,7 +152,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     source = DatasetSource(
         shards=train,
         info=info,
-        sampler=training_order(train, config.seed, config.dynamic, config.global_batch, config.length_group),
+        sampler=data.order(config, begun),
         batches=config.batches,
         micro_batch=plan.micro_batch,
         thinning=thinning_of(config, info, begun),
@@ -198,6 +184,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         begun=begun.step,
         steps=config.last_step,
         every=config.evaluate_every,
+        passes=1 if config.ema is None else 2,
     )
     if config.last_step is not None:
         looks = measure.looks(config.last_step)
@@ -209,7 +196,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     milestones = Milestones(steps=frozenset(config.milestones), every=config.milestone_every)
     last = begun.step + (config.last_step or max(config.milestones, default=0))
     checkpoints = build.execution.keep_checkpoints + milestones.within(begun.step, last)
-    world.first_decides(lambda: sizing.check_disk(build.path, parameters, checkpoints))
+    world.first_decides(lambda: sizing.check_disk(build.path, parameters, checkpoints, config.ema is not None))
     using = utilisation(model, precision, world.device, world.size)
     if using.peak is None:
         notes.append(using.source)
@@ -228,9 +215,10 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         expected_first_loss=None if unigrams else _chance(scoring, beginning),
         log_every=config.lines_every,
         begun=begun,
-        data=source_print,
+        data=data.fingerprint,
         milestones=milestones,
         utilisation=using,
+        mixed=Counted.of(data, source.sampler, begun),
         alarms=_alarms(config, scoring, heldout, model).seen,
         notes=notes,
         figures={"note": f"compiling the training step, about {compiling_seconds(model):.0f} s"} if compiled else {},
@@ -244,22 +232,6 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         resumed=resumed,
         parameters=parameters,
     )
-
-
-def open_dataset(path: str, dynamic: bool, world: World) -> Data:
-    """The dataset at `path`, its files compared with their hashes.
-
-    Raises:
-        DataError: a file is missing or damaged, or there are no rows to train on.
-    """
-    world.first_decides(lambda: verify(path))
-    train = training_shards(path, dynamic)
-    if not len(train) or train.info is None:
-        raise DataError(f"{path} has no training rows ({TRAIN}-*.arrow); make a dataset from more text")
-    tokenizer = storage.join(path, TOKENIZER)
-    if not storage.is_dir(tokenizer):
-        raise DataError(f"{tokenizer} is missing, so no checkpoint could be used; make the dataset again")
-    return Data(info=train.info, train=train, heldout=Shards(path, HELDOUT, train.info), tokenizer=tokenizer)
 
 
 def _begun(resumed: state.Resumed | None, data: str) -> Position:

@@ -9,7 +9,7 @@ import torch
 
 from model.data.sampler import share
 from model.families.config import ModelConfig
-from model.train.arithmetic import BYTES_A_WEIGHT
+from model.train.arithmetic import checkpoint_bytes
 from model.train.distributed import World
 from model.train.memory import CPU_TOKENS, fitting_rows
 from pipeline.core import storage
@@ -78,7 +78,7 @@ def device_memory(device: torch.device) -> int | None:
     return None if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[1])
 
 
-def check_disk(path: str, parameters: int, keep: int) -> int:
+def check_disk(path: str, parameters: int, keep: int, averaging: bool = False) -> int:
     """Refuse to begin what the disk cannot hold: `keep` checkpoints and the one being written. An object store holds anything.
 
     Returns:
@@ -88,7 +88,7 @@ def check_disk(path: str, parameters: int, keep: int) -> int:
         ClozeError: too little is free.
     """
     storage.make_dirs(path)
-    needed = parameters * BYTES_A_WEIGHT * (keep + 1)
+    needed = checkpoint_bytes(parameters, averaging) * (keep + 1)
     free = shutil.disk_usage(storage.filesystem(path)[1]).free if storage.is_local(path) else needed
     if free < needed:
         raise ClozeError(

@@ -10,8 +10,9 @@ import numpy as np
 from model.data.collate import blank, collate
 from model.data.directions import WHOLE, Directions
 from model.data.layouts import Kind
+from model.data.mixture import MixedSampler, MixedShards
 from model.data.sampler import Sampler
-from model.data.shards import Shards
+from model.data.shards import Rows
 from model.data.thinning import Thinning
 from model.train.batches import Batches
 from model.train.interfaces import START, MicroBatch, Position, Work
@@ -36,9 +37,9 @@ class DatasetSource:
         begun: the step and the sample that the training begins with.
     """
 
-    shards: Shards
+    shards: Rows
     info: DatasetInfo
-    sampler: Sampler
+    sampler: Sampler | MixedSampler
     batches: Batches
     micro_batch: int
     fixed_predictions: int | None = None
@@ -49,6 +50,7 @@ class DatasetSource:
 
     def work(self, step: int, rank: int, world_size: int) -> Work:
         batches, tokens = [], 0
+        by_source = np.zeros(len(self.shards.parts) if isinstance(self.shards, MixedShards) else 0, np.int64)
         first, last = self.samples(step), self.samples(step + 1)
         rank_batch = math.ceil((last - first) / world_size)
         accumulation = math.ceil(rank_batch / self.micro_batch)
@@ -57,10 +59,13 @@ class DatasetSource:
                 batches.append(MicroBatch(start, blank(pad=self.info.special.pad, directions=self.directions)))
                 continue
             samples = np.arange(start, stop)
-            rows = self.shards.take(*self.sampler.locate(samples))
+            numbers, copies = self.sampler.locate(samples)
+            rows = self.shards.take(numbers, copies)
             if self.thinning is not None:
                 rows = self.thinning.thin(rows, samples, step)
             tokens += int(rows.lengths.sum())
+            if isinstance(self.shards, MixedShards):
+                by_source += self.shards.by_source(numbers, rows.lengths)
             batch = collate(
                 rows,
                 pad=self.info.special.pad,
@@ -71,11 +76,14 @@ class DatasetSource:
                 samples=samples,
             )
             batches.append(MicroBatch(start, batch))
-        return Work(batches, tokens)
+        return Work(batches, tokens, by_source.tolist())
 
     def samples(self, steps: int) -> int:
         return self.begun.sample + self.batches.before(steps - self.begun.step)
 
     def rows(self, step: int) -> dict[str, list[int]]:
         rows, copies = self.sampler.locate(np.arange(self.samples(step), self.samples(step + 1)))
+        if isinstance(self.shards, MixedShards):  # the dataset's number in the order of names, and the row's in the dataset
+            sources, rows = self.shards.source(rows), self.shards.local(rows)
+            return {"datasets": sources.tolist(), "rows": rows.tolist(), "copies": copies.tolist()}
         return {"rows": rows.tolist(), "copies": copies.tolist()}

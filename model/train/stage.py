@@ -1,4 +1,4 @@
-"""The stage pretrain: a dataset in, and perhaps weights to begin with (checkpoint) or a training to go on with (continue); a trained
+"""The stage pretrain: a dataset in, or several, and perhaps weights to begin with (checkpoint) or a training to go on with (continue); a trained
 encoder out. Heavy imports wait until it runs.
 """
 
@@ -27,8 +27,9 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 def _learned(summary: Mapping[str, Any]) -> str:
     """The held-out loss beside that of a model which knows only how often each piece occurs."""
-    loss, entropy = summary.get("heldout_loss"), summary.get("unigram_entropy")
-    name = summary.get("objectives", ["mlm"])[0].upper()
+    averaged = summary.get("heldout_ema_loss")  # of the weights' average, which is the checkpoint's model where there is one
+    loss, entropy = summary.get("heldout_loss") if averaged is None else averaged, summary.get("unigram_entropy")
+    name = summary.get("objectives", ["mlm"])[0].upper() + (" of the average" if averaged is not None else "")
     if loss is None:
         return f"loss {summary['loss']:.3f}, nothing held out"
     if entropy is None:
@@ -43,7 +44,7 @@ STAGE = Stage(
     config=PretrainConfig,
     run=run,
     inputs={
-        "dataset": Input(kinds=("dataset",), required=True),
+        "dataset": Input(kinds=("dataset",), required=True, several=True),
         "checkpoint": Input(kinds=("pretrain",), also=("merge",), named=True),
         "continue": Input(kinds=("pretrain",), named=True),
         "teacher": Input(kinds=("pretrain",), named=True),

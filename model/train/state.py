@@ -5,6 +5,7 @@
                                         begun: fingerprint, config, precision, engine, package versions, after which step
         training/optimizer.safetensors  <parameter>/<state> -> tensor. Of n ranks, optimizer-00001-of-0000n.safetensors and so on: each
                                         holds what was its writer's, whole tensors or pieces (`model.tensors`)
+        training/weights.safetensors    where the checkpoint's model is the weights' average: the weights that are trained; in parts likewise
 
 Any number of ranks, any engine and any ZeRO stage reads what any other wrote. The order of the data is a function of the step, and
 dropout's random state is set anew from (seed, step, first sample) at every micro-batch: so neither is saved. `model.train.saving`
@@ -31,6 +32,8 @@ FORMATS = (3, 4)  # that are read: the third had all tensors in one file, as one
 FORMAT = FORMATS[-1]
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
+WEIGHTS = "weights.safetensors"
+OLDER: dict[str, Any] = {"passed": [], "places": {}, "by_source": []}  # of checkpoints that do not say it
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +54,8 @@ class Progress:
         first_loss: the loss before the first update of this phase.
         best: the best measurement of this phase so far, and its step.
         passed: what this phase has passed over: (step, steps), see `model.train.rollback`.
+        places: of a mixture's datasets, by fingerprint: the next sample of each.
+        by_source: real tokens of each dataset of a mixture, in this phase.
     """
 
     step: int = 0
@@ -64,6 +69,8 @@ class Progress:
     first_loss: float | None = None
     best: dict[str, float] | None = None
     passed: list[list[int]] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+    by_source: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +108,7 @@ class Resumed:
 
     Attributes:
         weights: by name, read anew whenever one is asked for, as are those of `optimizer`.
+        average: of the weights, where one was kept.
         own: of this very training; else of one that it goes on from as a new phase.
     """
 
@@ -109,11 +117,12 @@ class Resumed:
     run: Run
     weights: Tensors
     optimizer: Tensors
+    average: Tensors | None = None
     own: bool = True
 
     def as_phase(self) -> Resumed:
         """For a training that goes on from here as a new phase: the counters go on, its lines and measurements are its own."""
-        progress = replace(self.progress, window={}, pending=None, first_loss=None, best=None, passed=[])
+        progress = replace(self.progress, window={}, pending=None, first_loss=None, best=None, passed=[], by_source=[])
         return replace(self, progress=progress, own=False)
 
 
@@ -204,19 +213,22 @@ def read(directory: str) -> Resumed:
     content = _read_state(directory)
     values = {name: content[name] for name in Progress.__dataclass_fields__}
     begun = Position(**content["run"]["begun"])
+    training = storage.join(directory, checkpoint.TRAINING)
+    averages = any(name.startswith(WEIGHTS.removesuffix(".safetensors")) for name in storage.list_files(training))
     return Resumed(
         path=directory,
         progress=Progress(**values),
         run=Run(**{**{name: content["run"][name] for name in Run.__dataclass_fields__}, "begun": begun}),
-        weights=checkpoint.weights(directory),
-        optimizer=Tensors.open(storage.join(directory, checkpoint.TRAINING), OPTIMIZER),
+        weights=Tensors.open(training, WEIGHTS) if averages else checkpoint.weights(directory),
+        optimizer=Tensors.open(training, OPTIMIZER),
+        average=checkpoint.weights(directory) if averages else None,
     )
 
 
 def _read_state(directory: str) -> dict[str, Any]:
     name = storage.join(directory, checkpoint.TRAINING, STATE)
     try:
-        content: dict[str, Any] = {"passed": [], **json.loads(storage.read_text(name))}  # older ones passed over nothing
+        content: dict[str, Any] = {**OLDER, **json.loads(storage.read_text(name))}
         missing = Progress.__dataclass_fields__.keys() - content.keys()
         if content["format"] not in FORMATS or missing or Run.__dataclass_fields__.keys() - content["run"].keys():
             raise DataError(

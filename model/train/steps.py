@@ -22,13 +22,16 @@ from model.train.pace import Told
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A step's number (from 0), its micro-batches on this rank, and what they hold: real tokens, their sizes, and targets by objective."""
+    """A step's number (from 0), its micro-batches on this rank, and what they hold: real tokens, their sizes, those of each dataset of a
+    mixture, and targets by objective.
+    """
 
     step: int
     micro_batches: list[MicroBatch]
     tokens: int
     sizes: Sizes
     counts: list[int]
+    by_source: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Agreed:
     tokens: int
     counts: list[int]
     own: list[int]
+    by_source: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ def prepare(training: Training, source: Source, world: World, first: int) -> Ite
             tokens=work.tokens,
             sizes=sum((sizes(item.batch) for item in work.micro_batches), Sizes()),
             counts=np.sum(counts, axis=0).tolist(),
+            by_source=list(work.by_source),
         )
 
 
@@ -106,10 +111,14 @@ def _begin(step: Prepared, world: World, asks: Asks) -> Callable[[], Agreed]:
     told = asks.tell(step.step) if world.first else (0, 0)
     own = [0] * world.size
     own[world.rank] = asks.own()
-    sums = world.begin_total([int(asks.stop()), int(world.first and asks.save()), *told, step.tokens, *own, *step.counts])
+    sums = world.begin_total(
+        [int(asks.stop()), int(world.first and asks.save()), *told, step.tokens, *own, *step.by_source, *step.counts]
+    )
 
     def agreed() -> Agreed:
         stop, save, begins, ends, tokens, *rest = sums()
-        return Agreed(bool(stop), bool(save), (begins, ends), tokens, rest[world.size :], rest[: world.size])
+        own, rest = rest[: world.size], rest[world.size :]
+        by_source, counts = rest[: len(step.by_source)], rest[len(step.by_source) :]
+        return Agreed(bool(stop), bool(save), (begins, ends), tokens, counts, own, by_source)
 
     return agreed

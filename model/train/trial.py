@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from model.data.collate import collate
 from model.data.directions import Directions
 from model.data.layouts import Kind
 from model.data.rows import MaskedRows
-from model.data.shards import Shards
+from model.data.shards import Rows
 from model.families.config import ModelConfig
 from model.train import memory
 from model.train.distributed import World
@@ -53,16 +53,18 @@ class Trial:
         layout, directions: as the training's batches have them.
         zero: the ZeRO stage that the training will have.
         checkpointing: whether layers are computed again.
+        averaging: whether an average of the weights is kept.
     """
 
     scoring: Scoring
     model: ModelConfig
-    train: Shards
+    train: Rows
     info: DatasetInfo
     layout: Kind
     directions: Directions
     zero: int
     checkpointing: bool
+    averaging: bool = False
 
     def batch(self, rows: int) -> Batch:
         """So many rows of the greatest length."""
@@ -94,11 +96,12 @@ class Trial:
             device="cuda" if world.device.type == "cuda" else "cpu",
             bf16=self.scoring.precision == "bf16",
             checkpointing=self.checkpointing,
+            averaging=self.averaging,
         )
         of = memory.training_memory(
             self.model, self.info.length, 0, ranks=world.size, zero=self.zero, accumulating=True, how=how
         )
-        here = memory.training_memory(self.model, self.info.length, 0, accumulating=True, how=how)
+        here = memory.training_memory(self.model, self.info.length, 0, accumulating=True, how=replace(how, averaging=False))
         return max(0.0, of.training - of.process - (here.training - here.process - here.moments))
 
 
@@ -113,6 +116,7 @@ def micro_batch(trial: Trial, rank_batch: int, world: World, path: str) -> int:
     """
     key = f"{world.size} ranks, {world.device.type}, {trial.info.length} tokens, ZeRO {trial.zero}, {trial.scoring.precision}"
     key += ", layers again" if trial.checkpointing else ""
+    key += ", averaged" if trial.averaging else ""
     known = world.first_decides(lambda: _known(path, key))
     if known:
         return min(known, rank_batch)
@@ -223,7 +227,7 @@ def _local_ranks(world: World) -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", str(world.size)))
 
 
-def _predictions(train: Shards, info: DatasetInfo) -> int:
+def _predictions(train: Rows, info: DatasetInfo) -> int:
     """The most positions that one of the first rows predicts, of a full row."""
     rows = np.arange(min(len(train), LOOKED_AT))
     found = train.take(rows, np.zeros_like(rows))

@@ -9,12 +9,12 @@ from model import checkpoint
 from model.data.layouts import layout_for
 from model.families.config import ways
 from model.objectives import choose
+from model.train.data import open_dataset
 from model.train.distributed import join
 from model.train.heldout import HeldOut, evaluate
 from model.train.precision import DTYPES, Precision, resolve
 from model.train.samples import directions_of
 from model.train.scoring import Scoring
-from model.train.setup import open_dataset
 from model.train.start import begin, build_network
 from pipeline.core import storage
 from pipeline.core.errors import DataError

@@ -47,6 +47,7 @@ def run(build: Build, last: int | None, steps: Sequence[int], decay: float) -> O
             heads=newest.heads,
             task=newest.task,
             dataset=newest.dataset,
+            datasets=newest.datasets,
             step=newest.step,
         )
     checkpoint.complete(build.file(CHECKPOINT))

@@ -20,6 +20,7 @@ from pipeline.core.errors import UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.lock import locked
 from pipeline.core.reporting import SILENT, GuardedReporter, Reporter
+from pipeline.core.roles import role_of
 from pipeline.core.stage import Build, Outcome, Stage
 
 JOIN_SECONDS = 600.0  # how long other machines wait for the first one to begin
@@ -63,7 +64,8 @@ def execute(
     """
     started = time.perf_counter()
     execution = execution or Execution()
-    missing = [name for name, wanted in stage.inputs.items() if wanted.required and name not in inputs]
+    given = set(map(role_of, inputs))
+    missing = [name for name, wanted in stage.inputs.items() if wanted.required and name not in given]
     if missing:
         raise UsageError(f"stage {stage.name} needs the input {missing[0]!r}; name its artifact")
     fingerprint, parents = stage.lineage(config, {name: fingerprints.input_fingerprint(path) for name, path in inputs.items()})

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGbB]?)")
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -42,6 +43,14 @@ def duration(seconds: float) -> str:
         return f"{hours} h {minutes:02d} min"
     days = hours / 24
     return f"{days:.0f} days" if days < 1000 else f"{days / 365:.0f} years"
+
+
+def count_of(text: str) -> int | None:
+    """10M, 2.5M, 800k, 1G, 10_000 -> a number; None for anything else."""
+    found = _COUNT.fullmatch(text.strip().replace("_", "").replace(",", ""))
+    if found is None:
+        return None
+    return round(float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}[found[2].lower()])
 
 
 def seconds_of(text: str) -> float | None:

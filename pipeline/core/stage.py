@@ -30,7 +30,7 @@ class Build:
     """
 
     path: str
-    inputs: Mapping[str, str]  # input's name -> path
+    inputs: Mapping[str, str]  # input's name -> path; of a role that takes several, see `pipeline.core.roles`
     execution: Execution
     fingerprint: str
     build_id: str = ""
@@ -65,6 +65,7 @@ class Input:
         also: stages whose artifact serves, too, but only where the run's config names it.
         required: whether the stage cannot do without.
         named: whether it is taken only where the run's config names it.
+        several: whether it takes more than one, which then have names (`pipeline.core.roles`).
         lends: fields of the config that are as the node says which serves, where the run's config does not say them: an evaluation
             reads the data that its model was trained on.
     """
@@ -73,6 +74,7 @@ class Input:
     also: tuple[str, ...] = ()
     required: bool = False
     named: bool = False
+    several: bool = False
     lends: tuple[str, ...] = ()
 
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
+from typing_extensions import Self
 
 from pipeline.core import fingerprints
 from pipeline.core.errors import UsageError
 from pipeline.core.options import joined
 from pipeline.corpus.dedup.options import DedupOptions
+from pipeline.corpus.mixing import MixOptions
 from pipeline.corpus.readers import READERS, find_reader
 from pipeline.corpus.sources import ListedSlice, Source, list_sources, source_fingerprints
 from pipeline.corpus.steps.chain import TextConfig
 
 if TYPE_CHECKING:
 
-    class _Options(DedupOptions, TextConfig): ...
+    class _Options(DedupOptions, MixOptions, TextConfig): ...
 else:
-    _Options = joined("_Options", [*(find_reader(kind).options for kind in READERS), DedupOptions, TextConfig], __name__)
+    _Options = joined(
+        "_Options", [*(find_reader(kind).options for kind in READERS), DedupOptions, MixOptions, TextConfig], __name__
+    )
 
 
 class CorpusConfig(_Options):
@@ -41,6 +45,11 @@ class CorpusConfig(_Options):
     """Whether what is dropped is written to `rejected/`, with the reason and the step."""
 
     _listed: tuple[ListedSlice, ...] | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _weighs_what_is_read(self) -> Self:
+        self.check_kinds(sorted({source.kind for source in self.sources}))
+        return self
 
     @staticmethod
     def with_columns(sources: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -18,12 +18,14 @@ from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.dedup.options import MinHash
 from pipeline.corpus.dedup.signatures import signature
 from pipeline.corpus.document import Document, well_formed
+from pipeline.corpus.mixing import language_code
 from pipeline.corpus.part_writer import PartWriter
 from pipeline.corpus.parts import references_schema
 from pipeline.corpus.readers import find_reader
 from pipeline.corpus.readers.base import Slice, Tally
 from pipeline.corpus.steps.base import Sentences, StepResult
 from pipeline.corpus.steps.chain import build_steps, run_steps
+from pipeline.corpus.steps.word_count import count_words
 
 EXAMPLES = 3  # of each reason
 EXAMPLE_CHARACTERS = 300
@@ -64,7 +66,7 @@ class ReadBundle:
         """
         config = self.config
         minhash = config.minhash()
-        references = references_schema(minhash, config.dedup_similarity > 0)
+        references = references_schema(minhash, config.dedup_similarity > 0, config.mixes)
         steps = build_steps(config, self.prepared)
         with PartWriter(storage.join(self.parts, unit["name"]), references, config.keep_rejected) as writer:
             dropped = _Dropped(writer if config.keep_rejected else None)
@@ -157,6 +159,8 @@ def _row(document: Document, sentences: Sentences, config: CorpusConfig, minhash
         "exact_high": int.from_bytes(found.exact[:8], "little"),
         "exact_low": int.from_bytes(found.exact[8:], "little"),
     }
+    if config.mixes:
+        row |= {"words": sum(map(count_words, sentences.texts)), "language": language_code(document.language)}
     if found.bands is not None and found.sketch is not None:
         row |= {f"band_{band:02d}": value for band, value in enumerate(found.bands.tolist())}
         if config.dedup_similarity > 0:

@@ -41,8 +41,12 @@ REJECTED = pa.schema(
 )
 
 
-def references_schema(minhash: MinHash | None, verified: bool) -> pa.Schema:
-    """What is known of each document of a part; a column is read at a time."""
+def references_schema(minhash: MinHash | None, verified: bool, mixed: bool = False) -> pa.Schema:
+    """What is known of each document of a part; a column is read at a time.
+
+    Args:
+        mixed: whether some are chosen by their words and languages (pipeline/corpus/mixing.py).
+    """
     fields = [
         pa.field("key", pa.uint64(), nullable=False),
         pa.field("characters", pa.uint32(), nullable=False),
@@ -51,6 +55,8 @@ def references_schema(minhash: MinHash | None, verified: bool) -> pa.Schema:
         pa.field("exact_high", pa.uint64(), nullable=False),
         pa.field("exact_low", pa.uint64(), nullable=False),
     ]
+    if mixed:
+        fields += [pa.field(name, pa.uint32(), nullable=False) for name in ("words", "language")]
     if minhash is not None:
         fields += [pa.field(f"band_{band:02d}", pa.uint64(), nullable=False) for band in range(minhash.bands)]
         if verified:

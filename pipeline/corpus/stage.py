@@ -49,7 +49,7 @@ def run(config: CorpusConfig, build: Build) -> Outcome:
     check_readable(config, results)
     check_not_empty(config, bundles, results)
     parts = tuple(storage.join(_parts(build), one.part) for one in bundles)
-    placed, written = _write(config, build, parts)
+    placed, written = _write(config, build, parts, [one.kind for one in bundles])
 
     for reason, count in placed.dropped.items():
         build.counters[f"dropped/{reason}"] += count
@@ -80,7 +80,7 @@ def _read(config: CorpusConfig, build: Build, bundles: list[Bundle]) -> list[dic
     return results
 
 
-def _write(config: CorpusConfig, build: Build, parts: tuple[str, ...]) -> tuple[Plan, list[dict[str, Any]]]:
+def _write(config: CorpusConfig, build: Build, parts: tuple[str, ...], kinds: list[str]) -> tuple[Plan, list[dict[str, Any]]]:
     """Find the duplicates and write the shards. Returns the plan, and the statistics of each shard."""
     from pipeline.corpus.dedup.plan import plan
     from pipeline.corpus.write import WriteRejected, WriteShard, index_rejected
@@ -98,6 +98,8 @@ def _write(config: CorpusConfig, build: Build, parts: tuple[str, ...]) -> tuple[
         exact=config.dedup != "none",
         threshold=config.dedup_similarity,
         examples=PAIRS,
+        mix=config if config.mixes else None,
+        kinds=kinds,
         report=lambda done: build.report.progress(done, len(parts), "parts", {"step": "plan"}),
     )
     units = [(f"{number:05d}", {"number": number}) for number in range(placed.shards)]
@@ -126,6 +128,7 @@ def _summary(build: Build, card: dict[str, Any]) -> dict[str, Any]:
         "contaminated": {task["name"]: task["documents"] for task in card["decontamination"]["tasks"] if task["documents"]},
         "languages": card["languages"]["shares"],
         "sources": {source["kind"]: {name: source[name] for name in ("documents", "bytes")} for source in card["sources"]},
+        **({"mixture": card["mixture"]} if card["mixture"] else {}),
         "heldout_documents": totals["heldout_documents"],
         "shards": totals["shards"],
         "quarantined": counted(build.counters, "quarantined/"),

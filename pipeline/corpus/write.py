@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.core import storage
@@ -17,6 +18,7 @@ from pipeline.core.arrow import read_arrow, write_arrow
 from pipeline.core.shards import shard_name
 from pipeline.corpus.dedup.plan import REASONS
 from pipeline.corpus.document import joined
+from pipeline.corpus.mixing import copied_id, copied_key
 from pipeline.corpus.parts import REJECTED, PartFile, compact_batch, place, shard_of, taken
 from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.statistics import measure
@@ -63,10 +65,19 @@ class WriteShard:
         with PartFile(self.plan) as plan:
             chosen = plan.batch(number)
             places = [chosen[name].to_numpy().copy() for name in ("part", "batch", "row")]
-        table = taken(self.parts, CORPUS, *places)
+        table = _renamed(taken(self.parts, CORPUS, *places), chosen["copy"].to_numpy().astype(np.int64))
         batch = compact_batch(table, CORPUS)
         write_arrow(storage.join(self.directory, corpus_shard_name(number, self.shards)), CORPUS, [batch])
         return measure(batch, self.documents)
+
+
+def _renamed(table: pa.Table, copies: npt.NDArray[np.int64]) -> pa.Table:
+    """The documents, repetitions under ids and keys of their own."""
+    if not copies.any():
+        return table
+    names = [copied_id(name, copy) for name, copy in zip(table["id"].to_pylist(), copies.tolist(), strict=True)]
+    table = table.set_column(0, CORPUS.field("key"), pa.array(copied_key(table["key"].to_numpy(), copies), pa.uint64()))
+    return table.set_column(1, CORPUS.field("id"), pa.array(names, pa.string()))
 
 
 def index_rejected(parts: Sequence[str], shards: int, path: str) -> None:

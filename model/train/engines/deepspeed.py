@@ -10,15 +10,16 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from model.tensors import Slice, Tensors, copy_own, refuse
 from model.train.distributed import World
+from model.train.engines.average import Average
 from model.train.engines.protocol import Held
 from model.train.engines.shares import owners
 from model.train.interfaces import Recipe, Trained
@@ -102,6 +103,8 @@ class DeepSpeedEngine:
         )
         if self._kind.sees == "tensors":
             self.optimizer.cuts = dict(self._cuts())  # type: ignore[attr-defined]
+        self._average = Average(list(self._partitions())) if recipe.ema is not None else None
+        self._applied = False  # whether the last step changed the weights
 
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
         timeline = self._world.timeline
@@ -118,7 +121,8 @@ class DeepSpeedEngine:
         set_learning_rate(self._engine.optimizer, learning_rate)
         with self._world.timeline.part("optimizer", on_device=True):
             self._engine.step()  # finds norms that are not finite itself, and skips
-        if self._engine.optimizer.overflow:
+        self._applied = not self._engine.optimizer.overflow
+        if not self._applied:
             return torch.tensor(math.nan)
         self._updates += 1
         return torch.tensor(float(self._engine.get_global_grad_norm()))
@@ -139,6 +143,48 @@ class DeepSpeedEngine:
                     copy_own(module, f"{prefix}." if prefix else "", weights, errors)
             refuse(errors)
             self._engine.optimizer.refresh_fp32_params()
+        if self._average is not None:
+            self._average.begin()
+
+    def average(self, decay: float) -> None:
+        assert self._average is not None
+        if self._applied:
+            self._average.move(decay)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        assert self._average is not None
+        flats = list(self._partitions())
+        self._lay(dict(zip(flats, self._average.values, strict=True)))
+        try:
+            yield
+        finally:
+            self._lay({flat: flat for flat in flats})
+
+    @torch.no_grad()
+    def _lay(self, values: Mapping[Tensor, Tensor]) -> None:
+        """Make the model's weights of what all ranks have in these flat partitions, and leave the partitions alone."""
+        for flat, parameters, fragments in self._groups():
+            own: dict[nn.Parameter, list[_Fragment]] = {}
+            for fragment in fragments:
+                own.setdefault(fragment.parameter, []).append(fragment)
+            for parameter in parameters:
+                whole = torch.zeros(_size(parameter), device=flat.device)
+                for one in own.get(parameter, ()):
+                    whole[one.start : one.start + one.length] = values[flat].detach()[one.at : one.at + one.length]
+                if self._world.size > 1:
+                    distributed.all_reduce(whole)
+                with self._written([parameter]):
+                    parameter.copy_(whole.view(parameter.shape))
+
+    def load_average(self, weights: Tensors) -> None:
+        assert self._average is not None
+        values = dict(zip(self._partitions(), self._average.values, strict=True))
+        names = {parameter: name for name, parameter in trained_parameters(self._model)}
+        for one in self._fragments():
+            found = weights.slice(names[one.parameter], one.start, one.start + one.length)
+            with torch.no_grad():
+                values[one.flat][one.at : one.at + one.length] = found.to(one.flat.device)
 
     def optimizer_state(self) -> Iterator[Slice]:
         if self._updates == 0:

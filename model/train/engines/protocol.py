@@ -8,6 +8,7 @@ and read back by parameter, with any engine and on any number of ranks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -93,6 +94,20 @@ class Engine(Protocol):
         Raises:
             DataError: they are not those of the model.
         """
+        ...
+
+    def average(self, decay: float) -> None:
+        """Move the average of the weights toward them by 1 - decay, unless the last step changed nothing. Of a recipe with `ema` alone,
+        as are the two below.
+        """
+        ...
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """In the block, `weights` and what is run are the average; no step runs in it."""
+        ...
+
+    def load_average(self, weights: Tensors) -> None:
+        """Put back what `weights` gave inside of `averaged`, after `load_weights`, which begins the average anew from the weights."""
         ...
 
     def optimizer_state(self) -> Iterator[Slice]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, distributed
 
 from model.tensors import Slice, Tensors, copy_into
 from model.train.distributed import World
+from model.train.engines.average import Average
 from model.train.engines.gradients import GradientSums
 from model.train.engines.protocol import Held
 from model.train.engines.shares import owners, slices
@@ -52,6 +54,8 @@ class TorchEngine:
             self._sums = GradientSums(self._parameters, world.pulse, world.timeline)
             if self._kind.sees == "matrices":
                 self.optimizer.ranks = (world.rank, world.size)  # type: ignore[attr-defined]
+        self._average = Average(self._parameters) if recipe.ema is not None else None
+        self._applied: Tensor | None = torch.tensor(0.0)  # of the last step; None: it was
 
     def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
         timeline = self._world.timeline
@@ -80,10 +84,12 @@ class TorchEngine:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
             self.optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
             self.optimizer.step()
+            self._applied = torch.isfinite(norm).float()
         else:
             found = clip(parameters, self._clip)
             norm = torch.tensor(found, dtype=torch.float64)
-            if math.isfinite(found):
+            self._applied = None if math.isfinite(found) else torch.zeros((), device=self._world.device)
+            if self._applied is None:
                 self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
@@ -100,6 +106,26 @@ class TorchEngine:
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             copy_into(self._model, weights)
+        if self._average is not None:
+            self._average.begin()
+
+    def average(self, decay: float) -> None:
+        assert self._average is not None
+        self._average.move(decay, self._applied)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        assert self._average is not None
+        self._average.swap()
+        try:
+            yield
+        finally:
+            self._average.swap()
+
+    def load_average(self, weights: Tensors) -> None:
+        assert self._average is not None
+        for value, (name, _) in zip(self._average.values, trained_parameters(self._model), strict=True):
+            value.copy_(weights[name])
 
     def optimizer_state(self) -> Iterator[Slice]:
         if not self.optimizer.state:

@@ -59,7 +59,8 @@ def collect(
             "heldout_share": round(placed.heldout / max(1, totals["documents"]), 6),
             "shards": placed.shards,
         },
-        "sources": sources,
+        "sources": _shares(sources, config, placed),
+        "mixture": placed.mixed,
         "histograms": {
             "document_words": {"limits": list(DOCUMENT_BINS), "counts": kept["documents"]},
             "sentence_words": {"limits": list(SENTENCE_BINS), "counts": kept["sentences"]},
@@ -103,6 +104,16 @@ def _sources(
         rows[bundles[duplicate].kind]["duplicates"] += count
     nothing = dict.fromkeys(("documents", "sentences", "words", "characters", "bytes"), 0)
     return [{**row, "files": len(files[kind]), **kept.get(kind, nothing)} for kind, row in sorted(rows.items())]
+
+
+def _shares(sources: list[dict[str, Any]], config: CorpusConfig, placed: Plan) -> list[dict[str, Any]]:
+    """The sources with each one's share of the words, and how often it was taken."""
+    words = max(1, sum(source["words"] for source in sources))
+    taken = {one["name"]: one["epochs"] for one in placed.mixed} if config.mixture_by == "source" else {}
+    whole = None if placed.mixed and not taken else 1.0
+    return [
+        {**source, "share": round(source["words"] / words, 6), "epochs": taken.get(source["kind"], whole)} for source in sources
+    ]
 
 
 def _examples(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:

@@ -18,6 +18,8 @@ MEANINGS = {
     "duplicate_id": "an id that another document has",
     "exact_duplicate": "the same words as another document",
     "near_duplicate": "nearly the same words as another document",
+    "over_budget": "more than the words or the mixture asked for",
+    "not_in_mixture": "in a language that the mixture does not weigh",
     "contaminated": "holds text of a task",
     "redirect": "a page that leads to another",
     "namespace": "a page beside the articles",

@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from pipeline.core import random_keys, storage
 from pipeline.corpus.dedup.columns import Columns
 from pipeline.corpus.dedup.duplicates import I32, I64, exact_duplicates, linked_duplicates, repeated, similar_duplicates
 from pipeline.corpus.dedup.options import MinHash
+from pipeline.corpus.mixing import MixOptions, Taken, copied_key, language_name, take
 from pipeline.corpus.parts import place, shard_of
 
 KEPT, DUPLICATE_ID, EXACT, NEAR = range(4)
@@ -31,7 +32,7 @@ REASONS = ("", "duplicate_id", "exact_duplicate", "near_duplicate")
 _BLOCK = 1 << 18
 
 _PLACES = [pa.field(name, pa.int32(), nullable=False) for name in ("part", "batch", "row")]
-PLAN = pa.schema(_PLACES)  # a record batch a shard, in the order of keys
+PLAN = pa.schema([*_PLACES, pa.field("copy", pa.int32(), nullable=False)])  # a record batch a shard, in the order of keys
 DUPLICATES = pa.schema(
     [*_PLACES, pa.field("reason", pa.int8(), nullable=False)]
     + [pa.field(f"of_{name}", pa.int32(), nullable=False) for name in ("part", "batch", "row")]
@@ -121,6 +122,7 @@ class Plan:
         pairs: documents dropped as duplicates, by (part of the duplicate, part of what stays), and reason.
         groups: how many documents have duplicates that were dropped.
         largest: duplicates of one document that were dropped, at most.
+        mixed: what `pipeline.corpus.mixing` tells of each source or language.
         chosen: examples: (reason, where the duplicate stands, where what stays stands), each (part, batch, row).
     """
 
@@ -133,6 +135,7 @@ class Plan:
     groups: int
     largest: int
     chosen: list[tuple[str, tuple[int, int, int], tuple[int, int, int]]]
+    mixed: list[dict[str, Any]] = field(default_factory=list)
 
 
 def plan(
@@ -145,6 +148,8 @@ def plan(
     exact: bool,
     threshold: float = 0.0,
     examples: int = 0,
+    mix: MixOptions | None = None,
+    kinds: Sequence[str] = (),
     report: Callable[[int], None] = lambda _: None,
 ) -> Plan:
     """Find the duplicates, place what stays, and write the plan for the shards' writers.
@@ -156,6 +161,8 @@ def plan(
         duplicates_file: schema DUPLICATES, a record batch a shard of rejected documents; None: not wanted.
         minhash, exact, threshold: of `find_duplicates`.
         examples: how many pairs of duplicates are chosen to be shown.
+        mix: how much stays of each kind of source or language; None: all.
+        kinds: of each part.
         report: called with the number of parts gathered.
     """
     from pipeline.core.arrow import write_arrow
@@ -165,19 +172,38 @@ def plan(
         columns.gather(references, report)
         duplicates = find_duplicates(columns, minhash, exact, threshold)
         kept = np.flatnonzero(duplicates.reason == KEPT)
-        size = columns.load("bytes")
+        size, key = columns.load("bytes"), columns.load("key")
+        taken = None if mix is None else _mixed(columns, kept, key, mix, kinds)
+        copies = np.zeros(kept.size, np.int64) if taken is None else taken.copies
+        kept = kept if taken is None else kept[taken.numbers]
         shards = max(1, math.ceil(int(size[kept].sum()) / shard_bytes))
-        key = columns.load("key")
-        write_arrow(plan_file, PLAN, _by_shard(columns, kept, key, shards, PLAN))
+        write_arrow(plan_file, PLAN, _by_shard(columns, kept, copied_key(key[kept], copies), shards, PLAN, copies=copies))
         dropped = np.flatnonzero(duplicates.reason != KEPT)
         if duplicates_file is not None:
-            write_arrow(duplicates_file, DUPLICATES, _by_shard(columns, dropped, key, shards, DUPLICATES, duplicates))
+            write_arrow(duplicates_file, DUPLICATES, _by_shard(columns, dropped, key[dropped], shards, DUPLICATES, duplicates))
+        figures = _figures(columns, duplicates, kept, size, dropped)
+        if taken is not None:
+            figures["dropped"] += taken.dropped
         return Plan(
             shards=shards,
             heldout=int(np.count_nonzero(columns.load("heldout")[kept])),
-            **_figures(columns, duplicates, kept, size, dropped),
+            mixed=[] if taken is None else taken.groups,
+            **figures,
             chosen=_chosen(columns, duplicates, dropped, key, examples),
         )
+
+
+def _mixed(columns: Columns, kept: I64, key: random_keys.U64, mix: MixOptions, kinds: Sequence[str]) -> Taken:
+    """What of `kept` stays: by the kind of its part, or its language."""
+    if mix.mixture_by == "source":
+        names = sorted(set(kinds))
+        of_part = np.array([names.index(kind) for kind in kinds], np.int64)
+        groups = of_part[np.searchsorted(columns.begins, kept, side="right") - 1]
+    else:
+        codes, groups = np.unique(columns.load("language")[kept], return_inverse=True)
+        names = [language_name(int(code)) for code in codes]
+    words, heldout = columns.load("words")[kept].astype(np.int64), columns.load("heldout")[kept].astype(np.bool_)
+    return take(key[kept], words, heldout, groups, names, mix)
 
 
 def _by_shard(
@@ -187,18 +213,29 @@ def _by_shard(
     shards: int,
     arrow_schema: pa.Schema,
     duplicates: Duplicates | None = None,
+    copies: I64 | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """For each shard, where its documents stand, in the order of their keys."""
-    numbers = numbers[np.argsort(key[numbers], kind="stable")]
+    """For each shard, where its documents stand, in the order of their keys.
+
+    Args:
+        key: uint64 [n], of each of `numbers`.
+        copies: int64 [n], which repetition of its document each is.
+    """
+    order = np.argsort(key, kind="stable")
+    numbers, key = numbers[order], key[order]
+    copies = None if copies is None else copies[order]
     shard = np.empty(numbers.size, dtype=np.int32)
     for begin in range(0, numbers.size, _BLOCK):
-        shard[begin : begin + _BLOCK] = shard_of(place(key[numbers[begin : begin + _BLOCK]]), shards)
+        shard[begin : begin + _BLOCK] = shard_of(place(key[begin : begin + _BLOCK]), shards)
     order = np.argsort(shard, kind="stable")
+    copies = None if copies is None else copies[order]
     numbers, edges = numbers[order], np.searchsorted(shard[order], np.arange(shards + 1))
     del order, shard
     for begin, end in zip(edges[:-1], edges[1:], strict=True):
         chosen = numbers[begin:end]
         values: list[npt.NDArray[Any]] = list(columns.where(chosen))
+        if copies is not None:
+            values.append(copies[begin:end].astype(np.int32))
         if duplicates is not None:
             values += [duplicates.reason[chosen], *columns.where(duplicates.of[chosen].astype(np.int64))]
         yield pa.RecordBatch.from_arrays([pa.array(column) for column in values], schema=arrow_schema)

@@ -48,6 +48,42 @@ def test_a_label_takes_over_and_the_nearest_before_is_a_labelled_one_too() -> No
     assert inputs(nodes(dataset_at_512={"length": 512}, pretrain={})["pretrain"]) == {"dataset": "dataset@512"}
 
 
+def test_a_training_mixes_several_datasets_by_label_name_or_path() -> None:
+    found = nodes(
+        dataset_at_wiki={"length": 64},
+        dataset_at_books={},
+        pretrain={"dataset": ["dataset@wiki", "dataset@books", "old=out/dataset", "out/news"], "mixture": {"wiki": 2}},
+        pretrain_at_more={"continue": "pretrain"},
+        pretrain_at_one={"dataset": ["dataset@wiki"]},
+    )
+    mixed = {
+        "dataset/wiki": "dataset@wiki",
+        "dataset/books": "dataset@books",
+        "dataset/old": "out/dataset",
+        "dataset/news": "out/news",
+    }
+    assert inputs(found["pretrain"]) == mixed
+    assert found["pretrain"].after == ("dataset@wiki", "dataset@books")
+    assert inputs(found["pretrain@more"]) == {**mixed, "continue": "pretrain"}
+    assert inputs(found["pretrain@one"]) == {"dataset": "dataset@wiki"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        ({"pretrain": {"dataset": ["dataset", "dataset"]}}, "dataset 'dataset' is named twice"),
+        ({"pretrain": {"dataset": ["a/dataset", "dataset"]}}, "dataset 'dataset' would be two, a/dataset and dataset"),
+        ({"pretrain": {"dataset": []}}, "dataset names nothing"),
+        ({"pretrain": {"dataset": ["dataset", "datset"]}}, "'datset'. is no node of this run"),
+        ({"pretrain": {}, "finetune": {"checkpoint": ["pretrain", "pretrain"]}}, "takes one node or path, not a list"),
+        ({"pretrain": {"dataset": ["dataset", "corpus"]}}, "is a corpus node; it takes one of dataset"),
+    ],
+)
+def test_what_cannot_be_mixed_is_a_sentence(sections: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        nodes(**sections)
+
+
 def test_a_label_can_unsay_a_role() -> None:
     found = nodes(pretrain={"checkpoint": "out/side"}, pretrain_at_new={"checkpoint": False})
     assert inputs(found["pretrain"])["checkpoint"] == "out/side"

@@ -40,9 +40,15 @@ def config(**values: Any) -> PretrainConfig:
     return PretrainConfig.model_validate({**base, **values})
 
 
+def inputs_of(dataset: str | Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """A dataset, or several by name, and what else is read."""
+    named = {"dataset": dataset} if isinstance(dataset, str) else {f"dataset/{name}": path for name, path in dataset.items()}
+    return {**named, **more}
+
+
 def job(
     config: PretrainConfig,
-    dataset: str,
+    dataset: str | Mapping[str, str],
     out: Path,
     fingerprint: str = "f" * 64,
     more: Mapping[str, str] = NOTHING,
@@ -53,7 +59,7 @@ def job(
         reference="model.train.stage:STAGE",
         config=config.model_dump(mode="json"),
         path=str(out),
-        inputs={"dataset": dataset, **more},
+        inputs=inputs_of(dataset, more),
         execution=Execution(**execution).model_dump(mode="json"),
         fingerprint=fingerprint,
     )
@@ -112,7 +118,7 @@ class Here:
 
 def here(
     config: PretrainConfig,
-    dataset: str,
+    dataset: str | Mapping[str, str],
     out: Path,
     *,
     stop_at: int | None = None,
@@ -138,7 +144,7 @@ def here(
 
     out.mkdir(parents=True, exist_ok=True)
     options = Execution.model_validate({"threads": 1, "device": "cpu", **execution})
-    inputs = {"dataset": dataset, **more}
+    inputs = inputs_of(dataset, more)
     result = Here(Build(path=str(out), inputs=inputs, execution=options, fingerprint=fingerprint, report=Listener()))
     try:
         result.outcome = run(config, result.build)
@@ -176,9 +182,9 @@ def _main() -> None:
         execution = {name: value for name, value in item.execution.items() if value is not None}
         here(
             PretrainConfig.model_validate(item.config),
-            item.inputs["dataset"],
+            {},
             Path(item.path),
-            more={name: path for name, path in item.inputs.items() if name != "dataset"},
+            more=item.inputs,
             stop_at=stop_at,
             fingerprint=item.fingerprint,
             **execution,

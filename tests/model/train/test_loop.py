@@ -13,7 +13,6 @@ import torch
 
 from model import checkpoint
 from model.families.models import restore
-from model.families.presets import model_config
 from model.tensors import read_tensors, write_tensors
 from model.train import saving
 from model.train import scoring as scoring_module
@@ -72,12 +71,6 @@ def test_an_output_bias_of_unigrams_begins_at_the_guessers_loss(dataset: str, tm
     inputs = {"dataset": dataset, "checkpoint": str(tmp_path / "plain")}
     execute(STAGE, knowing.model_copy(update={"model": None}), inputs, str(tmp_path / "onward"))
     assert checkpoint.load(str(tmp_path / "onward")).state["masked_lm.bias"].abs().max() < 1e-6
-
-
-def test_an_output_layer_without_a_bias_has_none_to_begin_with(dataset: str, tmp_path: Path) -> None:
-    settings = config(steps=1, output_bias="unigram").model_copy(update={"model": model_config("gpt2-tiny")})
-    with pytest.raises(UsageError, match="output_bias unigram: the output layer of gpt2 has no bias"):
-        execute(STAGE, settings, {"dataset": dataset}, str(tmp_path / "run"))
 
 
 def test_the_last_log_line_scores_the_checkpoint(dataset: str, tmp_path: Path) -> None:

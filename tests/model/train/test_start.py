@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from model import checkpoint
+from model.families.models import new_model
 from model.families.presets import model_config
-from model.train.start import WORD, begin, build_network
+from model.train.start import WORD, begin, begin_with_unigrams, build_network
 from pipeline import tokenizer
 from pipeline.core.errors import UsageError
 from tests.tiny_models import PIECES, dataset_info, tiny_config, write_checkpoint, write_tokenizer
@@ -78,3 +80,12 @@ def test_a_model_beside_a_checkpoint_must_be_the_same(tmp_path: Path) -> None:
         begin(model_config("bert-tiny"), directory, info, pieces)
     with pytest.raises(UsageError, match=r"family \(roberta\) is not that of the checkpoint"):
         begin(model_config("roberta-tiny"), directory, info, pieces)
+
+
+def test_an_output_layer_without_a_bias_has_none_to_begin_with() -> None:
+    shape = model_config("gpt2-tiny", vocab_size=30)
+    with pytest.raises(UsageError, match="output_bias unigram: the output layer of gpt2 has no bias"):
+        begin_with_unigrams(new_model(shape), shape, np.ones(30, np.int64))
+    shape = model_config("bert-tiny", vocab_size=30)
+    with pytest.raises(UsageError, match="no masked tokens to count"):
+        begin_with_unigrams(new_model(shape), shape, np.zeros(30, np.int64))
