@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from benchmarks.gpu.place import Place
 from model.data.batch import Batch, move
@@ -44,6 +44,10 @@ Check = Callable[[Place], Figures]
 
 CLOSE: dict[Precision, float] = {"fp32": 2e-4, "bf16": 4e-2}  # relative
 ROWS, STEPS, HALF, VOCABULARY = 8, 6, 3, 67
+DETERMINISTIC = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    ":4096:8",
+)  # that cuBLAS's deterministic kernels want, from the beginning of a process
 PAIRS = {"bert": "nsp", "albert": "sop"}  # that a family's rows are
 WIDE = {
     "hidden_size": 32,
@@ -127,6 +131,7 @@ def resume_is_bit_exact(place: Place) -> Figures:
     plain = _resumed_alike(place, "plain")
     if plain:
         return {"deterministic kernels": "not needed"}
+    os.environ.setdefault(*DETERMINISTIC)
     torch.use_deterministic_algorithms(True)
     try:
         assert _resumed_alike(place, "deterministic"), "the checkpoints differ, even with torch.use_deterministic_algorithms"
@@ -230,6 +235,9 @@ def _gradient(scoring: Scoring, batch: Batch) -> Tensor:
 
 def _run(place: Place, name: str, *, device: str = "", stop_at: int | None = None, **execution: Any) -> Here:
     """A training of a few steps in fp32 without dropout; one that is there goes on."""
+    wanted = "nccl" if (device or place.device) == "cuda" else "gloo"
+    if distributed.is_initialized() and distributed.get_backend() != wanted:
+        distributed.destroy_process_group()  # of a run on another device
     settings = config(steps=STEPS, model=STILL, log_every=1, heldout_rows=0)
     dataset = place.small("nsp", vocab_size=VOCABULARY)
     return here(settings, dataset, place.scratch / name, stop_at=stop_at, device=device or place.device, **execution)
@@ -240,7 +248,6 @@ def _losses(run: Here) -> list[float]:
 
 
 def _resumed_alike(place: Place, name: str) -> bool:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic kernels ask for it
     for run in ("straight", "halves"):
         shutil.rmtree(place.scratch / f"{name}-{run}", ignore_errors=True)
     straight = _run(place, f"{name}-straight")
