@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from benchmarks.gpu.place import Place
 from model.data.batch import Batch, move
@@ -49,6 +49,11 @@ Check = Callable[[Place], Figures]
 
 CLOSE: dict[Precision, float] = {"fp32": 2e-4, "bf16": 4e-2}  # relative
 ROWS, STEPS, HALF, VOCABULARY = 8, 6, 3, 67
+DETERMINISTIC = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    ":4096:8",
+)  # that cuBLAS's deterministic kernels want, from the beginning of a process
+PAIRS = {"bert": "nsp", "albert": "sop"}  # that a family's rows are
 WIDE = {
     "hidden_size": 32,
     "num_attention_heads": 2,
@@ -131,6 +136,7 @@ def resume_is_bit_exact(place: Place) -> Figures:
     plain = _resumed_alike(place, "plain")
     if plain:
         return {"deterministic kernels": "not needed"}
+    os.environ.setdefault(*DETERMINISTIC)
     torch.use_deterministic_algorithms(True)
     try:
         assert _resumed_alike(place, "deterministic"), "the checkpoints differ, even with torch.use_deterministic_algorithms"
@@ -256,7 +262,8 @@ def _close(worst: float, precision: Precision, what: str) -> None:
 
 def _apart(one: Tensor, other: Tensor) -> float:
     """The norm of the difference beside that of the second; what is not a number is infinitely far away."""
-    found = float((one.double() - other.double()).norm() / other.double().norm())
+    one, other = one.detach().double(), other.detach().double()
+    found = float((one - other).norm() / other.norm())
     return found if math.isfinite(found) else math.inf
 
 
@@ -264,7 +271,8 @@ def _scoring(
     place: Place, family: str, precision: Precision, *, layout: Kind = "rows", compiled: bool = False, **sizes: Any
 ) -> tuple[Scoring, Batch]:
     """A tiny model of the family without dropout, and a batch, both on the device and always the same."""
-    shards = Shards(place.small("nsp", vocab_size=VOCABULARY))
+    pairs = PAIRS.get(family)
+    shards = Shards(place.small(pairs or "alone", vocab_size=VOCABULARY, pair_task=pairs))
     info = shards.info
     assert info is not None
     more = {"embedding_size": 32} if family == "electra" else {}
@@ -303,6 +311,9 @@ def _run(
     **execution: Any,
 ) -> Here:
     """A training of a few steps without dropout, in fp32 if `values` of the config do not say otherwise; one that is there goes on."""
+    wanted = "nccl" if (device or place.device) == "cuda" else "gloo"
+    if distributed.is_initialized() and distributed.get_backend() != wanted:
+        distributed.destroy_process_group()  # of a run on another device
     settings = config(**{"steps": STEPS, "model": STILL, "log_every": 1, "heldout_rows": 0, **(values or {})})
     dataset = place.small("nsp", vocab_size=VOCABULARY)
     return here(settings, dataset, place.scratch / name, stop_at=stop_at, device=device or place.device, **execution)
@@ -313,7 +324,6 @@ def _losses(run: Here) -> list[float]:
 
 
 def _resumed_alike(place: Place, name: str) -> bool:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic kernels ask for it
     for run in ("straight", "halves"):
         shutil.rmtree(place.scratch / f"{name}-{run}", ignore_errors=True)
     straight = _run(place, f"{name}-straight")

@@ -282,8 +282,11 @@ class _Loop:
                         self._finish_line({**line, **self.clock.line(), **self.waits.line()}, moment)
                 if self._keeps(progress.step) or self._improved():
                     self._save()
-                if note := self.profiler.stepped(progress.step):
-                    self._note(note)
+                if self.profiler.asked:
+                    with self.clock.aside():
+                        note = self.profiler.stepped(progress.step)
+                    if note:
+                        self._note(note)
                 self._tell_saved()
                 self.watchdog.begin(progress.step + 1)
                 self.grace.stepped(self.watchdog.usual)
