@@ -226,7 +226,7 @@ def training_memory(
         own, gradients, moments = own - share * weights, gradients - share * weights, 0.0
     buffers = copies + ((2.5 if how.reduce16 else 2.0) * bucket if zero else 0.0)
     copied = save_bytes(model, ranks, how.averaging)
-    beside = PROCESS["cuda"] + PINNED * copied + (offloaded_bytes(model, ranks) if how.offload else 0.0)
+    beside = PROCESS["cuda"] + PINNED * copied + (offloaded_bytes(model, ranks) if zero and how.offload else 0.0)
     if how.averaging and not (zero and how.offload):
         moments += weights * (share if zero else 1.0)
     return Memory(

@@ -120,6 +120,7 @@ def test_offload_takes_the_optimizer_s_state_off_the_gpus() -> None:
         there, away = (training_memory(model, 128, 8, ranks=8, zero=zero, how=Computing(offload=off)) for off in (False, True))
         assert away.moments == 0
         assert there.total - away.total == pytest.approx(offloaded_bytes(model, 8))
+        assert away.host - there.host == pytest.approx(offloaded_bytes(model, 8))
     assert training_memory(model, 128, 8, how=Computing(offload=True)) == training_memory(model, 128, 8)
 
 
