@@ -1,15 +1,17 @@
-"""What a training on three hosts survives: `python -m benchmarks.chaos --steps 120`. Needs root, iproute2 and an OpenSSH server.
+"""What a training on three hosts survives: `python -m benchmarks.chaos --steps 120`. Needs root, iproute2, an OpenSSH server and gcc.
 
 The hosts are network namespaces (`tests/hosts.py`). While a BERT-tiny trains on them by `--launcher ssh --min-nodes 2`, one fault after
 another comes over it, each at the first checkpoint after the one before is over:
 
     link     a host's cable is pulled for 20 s
     rank     a rank is killed
+    clock    a host's time of day jumps an hour ahead, and stays there
+    disk     one host can write no file until the ranks have ended of it
+    shared   the shared disk is full until the ranks have ended of it
     pause    a host stands still (SIGSTOP to all that runs there) for 50 s: it is given up, and wakes up as a stranger
-    disk     the shared disk is full until the ranks have ended of it
     host     a host is killed, its cable pulled at the same time
 
-No clock is moved: the hosts share the kernel's, and libfaketime 0.9.10 makes Python's `time.sleep` fail (EINVAL) or hang.
+A host's clock and disk are wrong for its agent and its ranks alone (`tests/faulty_host.py`): hosts share this machine's kernel.
 
 Printed: for each fault the seconds from it to the next new step, the loss beside that of an undisturbed training on the same hosts and of
 one process, and the goodput: the undisturbed training's seconds over the disturbed one's.
@@ -25,6 +27,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,18 +35,24 @@ from typing import Any
 
 from model.checkpoint import load
 from pipeline.core import artifact
+from tests import faulty_host
+from tests.faulty_host import FaultyHost
 from tests.hosts import Hosts, hosts, missing
 from tests.model.datasets import write_dataset
 
 DISK_BYTES = 640 << 20
-FAULTS = ("link", "rank", "pause", "disk", "host")
+FAULTS = ("link", "rank", "clock", "disk", "shared", "pause", "host")
+HOUR, PAUSE_SECONDS = 3600, 50.0
 
 
 class Chaos:
     """A training on three hosts, and what comes over it."""
 
-    def __init__(self, there: Hosts, shared: Path, steps: int, every: int) -> None:
-        self.there, self.shared, self.steps, self.every = there, shared, steps, every
+    def __init__(self, there: Hosts, faulty: FaultyHost, shared: Path, steps: int, every: int) -> None:
+        """Args: faulty: host b."""
+        self.there, self.faulty, self.shared, self.steps, self.every = there, faulty, shared, steps, every
+        self._ahead = 0
+        self._asleep: threading.Timer | None = None
         self.dataset = write_dataset(shared / "dataset")
 
     def command(self, out: Path, *more: Any) -> list[Any]:
@@ -64,8 +73,11 @@ class Chaos:
         step = 0
         for fault in faults:
             self._until(lambda step=step: self._saved(out) > step, process)  # type: ignore[misc]
+            if self._asleep is not None:
+                self._asleep.join()
             step, at = self._step(out), time.monotonic()
-            getattr(self, fault)(process)
+            getattr(self, {"shared": "shared_disk"}.get(fault, fault))(process)
+            step = max(step, self._step(out))  # those that were made before it did any harm
             self._until(lambda step=step: self._step(out) > step, process)  # type: ignore[misc]
             waited[fault] = time.monotonic() - at
             print(f"  {fault:<6} after step {step:>4}: {waited[fault]:6.1f} s to the next new step", flush=True)
@@ -86,13 +98,23 @@ class Chaos:
         os.kill(self.there.ranks("b")[-1], signal.SIGKILL)
 
     def pause(self, process: subprocess.Popen[str]) -> None:
+        """The others go on meanwhile."""
         del process
         self.there.signal("a", signal.SIGSTOP)
-        time.sleep(50)
-        self.there.signal("a", signal.SIGCONT)
+        self._asleep = threading.Timer(PAUSE_SECONDS, self.there.signal, ("a", signal.SIGCONT))
+        self._asleep.start()
+
+    def clock(self, process: subprocess.Popen[str]) -> None:
+        del process
+        self._ahead = HOUR
+        self.faulty.has(seconds_ahead=self._ahead)
 
     def disk(self, process: subprocess.Popen[str]) -> None:
-        """Until a launch has failed of it."""
+        self.faulty.has(seconds_ahead=self._ahead, full=True)
+        self._until_ended(process)
+        self.faulty.has(seconds_ahead=self._ahead)
+
+    def shared_disk(self, process: subprocess.Popen[str]) -> None:
         ballast = self.shared / "ballast"
         with ballast.open("wb") as stream:
             try:
@@ -100,10 +122,14 @@ class Chaos:
                     stream.flush()
             except OSError:
                 pass
-        deadline = time.monotonic() + 120
-        while self.there.ranks("b") and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.2)
+        self._until_ended(process)
         ballast.unlink()
+
+    def _until_ended(self, process: subprocess.Popen[str]) -> None:
+        """Until the ranks that run now have ended; two minutes at most."""
+        ranks, deadline = set(self.there.ranks("b")), time.monotonic() + 120
+        while ranks & set(self.there.ranks("b")) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
 
     def host(self, process: subprocess.Popen[str]) -> None:
         del process
@@ -138,14 +164,16 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=5, help="steps between checkpoints")
     parser.add_argument("--faults", default=",".join(FAULTS))
     options = parser.parse_args()
-    if (why := missing()) is not None:
+    if (why := missing() or faulty_host.missing()) is not None:
         raise SystemExit(why)
     print(f"{platform.node()}, {os.cpu_count()} cores, {options.steps} steps, a checkpoint every {options.every}")
     shared = Path(tempfile.mkdtemp(prefix="cloze-chaos-"))
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(shared)], check=True)
     try:
-        with hosts(Path(tempfile.mkdtemp(prefix="cloze-net-")), "a", "b", "c") as there:
-            chaos = Chaos(there, shared, options.steps, options.every)
+        directory = Path(tempfile.mkdtemp(prefix="cloze-net-"))
+        faulty = FaultyHost(directory / "b")
+        with hosts(directory, "a", "b", "c", environments={"b": faulty.environment}) as there:
+            chaos = Chaos(there, faulty, shared, options.steps, options.every)
             undisturbed, _ = chaos.run(shared / "undisturbed", ())
             disturbed, waited = chaos.run(shared / "disturbed", tuple(options.faults.split(",")))
             code, told = there.cloze(*chaos.command(shared / "one"))

@@ -2,7 +2,7 @@
 
     python -m benchmarks.memory_plan [--shapes bert-medium:8x128:bf16,…] [--zero 0,1,2,3] [--checkpointing] [--steps 3]
 
-A shape is PRESET:ROWSxLENGTH[xMICRO-BATCHES]:PRECISION, with a vocabulary of 8,192. Each is trained for a few steps, with a save after
+A shape is PRESET[@LAYERSxWIDTH]:ROWSxLENGTH[xMICRO-BATCHES]:PRECISION, with a vocabulary of 8,192. Each is trained for a few steps, with a save after
 each, in one process, and in two at every ZeRO stage; `took` is the highest resident set of the rank that takes most, less that of a
 training of a model of a few thousand weights, and `planned` what the plan says of it without the process itself. Every rank is forked off
 a process that has imported everything, under the memory settings that `cloze` gives its ranks.
@@ -50,7 +50,13 @@ class Shape:
     def parse(cls, text: str) -> Shape:
         model, cut, precision = text.split(":")
         rows, length, *accumulation = map(int, cut.split("x"))
-        return cls(model, rows, length, *(accumulation or [1]), precision)
+        preset, _, size = model.partition("@")
+        changes = {"vocab_size": VOCABULARY}
+        if size:  # of the preset's proportions
+            of, (layers, width) = model_config(preset), map(int, size.split("x"))
+            changes |= {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": width // of.head_size}
+            changes["intermediate_size"] = of.intermediate_size * width // of.hidden_size
+        return cls(preset, rows, length, *(accumulation or [1]), precision, changes)
 
 
 def took(job: Job, world: int) -> int:
@@ -84,13 +90,13 @@ def took(job: Job, world: int) -> int:
     return max(found)
 
 
-def measured(shape: Shape, world: int, zero: int, steps: int, checkpointing: bool) -> tuple[int, int]:
+def measured(shape: Shape, world: int, zero: int, steps: int, checkpointing: bool, save_once: bool = False) -> tuple[int, int]:
     """What was planned, and what was taken: bytes."""
     model = model_config(shape.model, **shape.changes)
     with tempfile.TemporaryDirectory() as directory:
         data = write_dataset(
             Path(directory) / "data", rows=64, heldout=4, length=shape.length, vocab_size=model.vocab_size, full=True,
-            pair_task="nsp" if "pair" in model.heads else None,
+            pair_task=next((task for task in ("nsp", "sop") if task in model.own_objectives(task)), None),
         )  # fmt: skip
         config = PretrainConfig(
             model=model,
@@ -101,14 +107,14 @@ def measured(shape: Shape, world: int, zero: int, steps: int, checkpointing: boo
         )
         item = job(
             config, data, Path(directory) / "run", zero=zero, micro_batch=shape.rows, device="cpu", compile=False,
-            threads=1, activation_checkpointing=checkpointing, checkpoint_every=1,
+            threads=1, activation_checkpointing=checkpointing, checkpoint_every=steps if save_once else 1,
         )  # fmt: skip
         found = took(item, world)
     how = Computing(device="cpu", bf16=shape.precision == "bf16", checkpointing=checkpointing)
     plan = training_memory(
         model, shape.length, shape.rows, ranks=world, zero=zero, accumulating=shape.accumulation > 1, how=how
     )
-    return round(plan.total - plan.process), found
+    return round((plan.training if save_once else plan.total) - plan.process), found
 
 
 NOTHING = Shape(
@@ -132,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--zero", default="0,1,2,3", help="stages of two processes")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--alone", action="store_true", help="one process only")
+    parser.add_argument("--save-once", action="store_true", help="after the last step alone")
     parser.add_argument("--checkpointing", action="store_true", help="with --activation-checkpointing")
     options = parser.parse_args(arguments)
     if any(os.environ.get(name) != value for name, value in RANK_ENVIRONMENT.items()):
@@ -148,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     for text in options.shapes.split(","):
         for world, zero in worlds:
-            planned, found = measured(Shape.parse(text), world, zero, options.steps, options.checkpointing)
+            planned, found = measured(Shape.parse(text), world, zero, options.steps, options.checkpointing, options.save_once)
             found -= process[world, min(zero, 1)]
             off = planned / found - 1
             print(f"{text:34}{world:>6}{zero:>6}{planned / 1e6:>10,.0f}{found / 1e6:>8,.0f}{off:>+8.0%}", flush=True)

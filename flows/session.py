@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 from rich.markup import escape
 
-from flows.graph import begun, estimate, overrides, plan, record, schedule, slots, stages
+from flows.graph import begun, estimate, overrides, plan, record, schedule, stages
 from flows.graph import config as configs
-from flows.launchers import retries
+from flows.graph.demand import demand
+from flows.launchers import retries, slots
 from flows.tracking.node import NodeFacts, status_of
 from flows.tracking.records import RunRecords
 from flows.tracking.spool import FLUSH_SECONDS
@@ -218,7 +219,7 @@ class Session:
             return result
         assert self.records is not None
         execution = self.tries(step).execution
-        wanted = slots.demand(step.node.stage, execution, self.machine)
+        wanted = demand(step.node.stage, execution, self.machine)
         self.record.node(step.name, record.WAITING, attempt=attempt)
         with slots.taken(
             wanted, self.machine, self.config.name, step.name, self._stop.is_set, lambda: self._told_waiting(step)

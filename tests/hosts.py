@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,10 +41,15 @@ def missing() -> str | None:
 
 @dataclass(slots=True)
 class Hosts:
-    """The hosts by name, and one more, the head, from which commands are typed."""
+    """The hosts by name, and one more, the head, from which commands are typed.
+
+    Attributes:
+        environments: by host, what is set there beside.
+    """
 
     directory: Path
     names: Sequence[str]
+    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     tag: str = field(default_factory=lambda: f"cz{os.getpid() % 100000}")
     servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -87,7 +92,9 @@ class Hosts:
             f"HostKey={self.directory / 'host_key'}", f"AuthorizedKeysFile={self.directory / 'key.pub'}", "StrictModes=no", "UsePAM=no",
             "PidFile=none", "MaxStartups=100", "PrintMotd=no",
         )  # fmt: skip
-        command = " ".join([f"hostname {name};", f"exec {SSHD} -D -e -f /dev/null", *(f"-o {option}" for option in options)])
+        words = " ".join(f"{variable}={value}" for variable, value in self.environments.get(name, {}).items())
+        told = [*options, f"'SetEnv={words}'"] if words else options
+        command = " ".join([f"hostname {name};", f"exec {SSHD} -D -e -f /dev/null", *(f"-o {option}" for option in told)])
         with (self.directory / f"sshd-{name}.log").open("ab") as log:
             self.servers[name] = subprocess.Popen(
                 ["ip", "netns", "exec", self.namespace(name), "unshare", "--uts", "sh", "-c", command],
@@ -161,7 +168,7 @@ class Hosts:
         """Its exit code, and what it said on standard error."""
         process = self.start(*arguments, at=at, **environment)
         try:
-            _, told = process.communicate(timeout=500)
+            _, told = process.communicate(timeout=1000)
         except subprocess.TimeoutExpired:
             process.kill()
             raise AssertionError(process.communicate()[1][-3000:]) from None
@@ -174,9 +181,9 @@ class Hosts:
 
 
 @contextmanager
-def hosts(directory: Path, *names: str) -> Iterator[Hosts]:
-    """Args: directory: for keys and logs."""
-    found = Hosts(directory, names)
+def hosts(directory: Path, *names: str, environments: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[Hosts]:
+    """Args: directory: for keys and logs; environments: see `Hosts`."""
+    found = Hosts(directory, names, environments or {})
     try:
         found.begin()
         yield found

@@ -112,7 +112,7 @@ def test_a_row_that_dies_or_hangs_costs_itself_alone(tmp_path: Path) -> None:
 
 def test_it_keeps_to_its_minutes(tmp_path: Path) -> None:
     child, seen = Child([sys.executable, "-c", CHILD], tmp_path / "log", os.environ), []
-    rows = run_rows(["hangs", "late"], ["later"], child, 3.0, seen.append)
+    rows = run_rows((["hangs", "late"], child), (["later"], child), 3.0, seen.append)
     assert rows == seen
     assert [row["ok"] for row in rows] == [False, None, None]
     assert rows[1]["error"] == "there was no time left"

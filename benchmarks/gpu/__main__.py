@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.checks import DETERMINISTIC
 from benchmarks.gpu.parent import child_of, run_rows
 from benchmarks.gpu.rows import check_names, speed_names
 from benchmarks.gpu.table import markdown
@@ -75,11 +76,13 @@ def main() -> None:
         print(f"{time.monotonic() - began:6.0f} s  {row['row']:40} {how:8} {row.get('error') or shown}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="cloze-gpu-") as scratch:
-        child = child_of(options.device, options.tiny, Path(scratch), options.out / "child.log")
+        where = options.device, options.tiny, Path(scratch), options.out / "child.log"
+        children = child_of(*where, **dict([DETERMINISTIC])), child_of(*where)  # the second as trainings run
         wanted = [
             [name for name in names if re.search(options.only, name)] for names in (check_names(), speed_names(options.tiny))
         ]
-        run_rows(*wanted, child, 60 * options.minutes - MARGIN - (time.monotonic() - began), written)
+        checks, speeds = zip(wanted, children, strict=True)
+        run_rows(checks, speeds, 60 * options.minutes - MARGIN - (time.monotonic() - began), written)
     print()
     print(markdown(rows, told))
     failed = [row["row"] for row in rows if row["row"].startswith("check: ") and row["ok"] is False]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from benchmarks.gpu.place import Place
 from model.data.batch import Batch, move
@@ -26,10 +26,15 @@ from model.data.shards import Shards
 from model.families.config import for_dataset
 from model.families.models import new_model
 from model.families.table import FAMILIES
+from model.layers import logit_sizes
 from model.layers.attention import SelfAttention
 from model.layers.encoder import Encoder
 from model.layers.varlen import runs_varlen
 from model.objectives import choose
+from model.train.arriving import Arriving
+from model.train.distributed import World
+from model.train.engines import EngineChoice
+from model.train.engines.create import create
 from model.train.optimizers.adamw import adamw
 from model.train.parameters import parameter_groups
 from model.train.precision import Precision
@@ -44,6 +49,11 @@ Check = Callable[[Place], Figures]
 
 CLOSE: dict[Precision, float] = {"fp32": 2e-4, "bf16": 4e-2}  # relative
 ROWS, STEPS, HALF, VOCABULARY = 8, 6, 3, 67
+DETERMINISTIC = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    ":4096:8",
+)  # that cuBLAS's deterministic kernels want, from the beginning of a process
+PAIRS = {"bert": "nsp", "albert": "sop"}  # that a family's rows are
 WIDE = {
     "hidden_size": 32,
     "num_attention_heads": 2,
@@ -126,6 +136,7 @@ def resume_is_bit_exact(place: Place) -> Figures:
     plain = _resumed_alike(place, "plain")
     if plain:
         return {"deterministic kernels": "not needed"}
+    os.environ.setdefault(*DETERMINISTIC)
     torch.use_deterministic_algorithms(True)
     try:
         assert _resumed_alike(place, "deterministic"), "the checkpoints differ, even with torch.use_deterministic_algorithms"
@@ -167,6 +178,65 @@ def every_family_steps(place: Place) -> Figures:
     return {"families": len(losses)}
 
 
+def chunks_are_whole(place: Place) -> Figures:
+    """Logits computed in chunks of rows: loss and gradient of whole ones."""
+    precision, device = _precision(place), place.device
+    usual, found = dict(logit_sizes.CHUNK), []
+    for rows_at_once in (3, 1 << 20):
+        logit_sizes.CHUNK[device] = 4 * VOCABULARY * rows_at_once
+        try:
+            found.append(_gradient(*_scoring(place, "bert", precision)))
+        finally:
+            logit_sizes.CHUNK.update(usual)
+    worst = _apart(*found)
+    _close(worst, precision, "gradients")
+    return {"difference": worst}
+
+
+def sixteen_bits_train(place: Place) -> Figures:
+    """fp16 with a scaled loss, and bf16 weights over fp32 masters, beside fp32."""
+    straight = _losses(_run(place, "fp32"))
+    fp16 = _losses(_run(place, "fp16", values={"precision": "fp16"}))
+    masters = _losses(_run(place, "masters", values={"precision": "bf16", "reduce": "bf16"}))
+    worst = max(abs(a - b) / a for found in (fp16, masters) for a, b in zip(straight, found, strict=True))
+    _close(worst, "bf16", "losses")
+    return {"difference": worst}
+
+
+def offload_agrees(place: Place) -> Figures:
+    """The optimizer's state in the machine's memory: the same losses."""
+    if place.device != "cuda":
+        raise Skipped("there is nothing to move off a CPU")
+    if importlib.util.find_spec("deepspeed") is None:
+        raise Skipped("deepspeed is not installed")
+    straight, worst = _losses(_run(place, "there")), 0.0
+    for stage in (1, 3):
+        found = _losses(_run(place, f"away-{stage}", engine="deepspeed", zero=stage, offload="cpu"))
+        worst = max([worst, *(abs(a - b) / a for a, b in zip(straight, found, strict=True))])
+    _close(worst, "fp32", "losses")
+    return {"difference": worst}
+
+
+def a_step_waits_for_nothing(place: Place) -> Figures:
+    """Forward, backward and update: torch refuses whatever would make the host wait."""
+    device, settled = torch.device(place.device), recipe(config(), _precision(place), step_pace(config()))
+    scoring, batch = _scoring(place, "bert", settled.precision)
+    choice, world = EngineChoice("torch", 0), World(0, 1, device)
+    engine = create(choice, scoring, settled, world, micro_batch=ROWS, accumulation=1)
+    counts, norms = _counts(scoring, batch), []
+    try:
+        for step in range(3):
+            if step and device.type == "cuda":  # the first one makes what stays
+                torch.cuda.set_sync_debug_mode("error")
+            engine.backward(batch, counts, last=True)
+            norms.append(Arriving(engine.step(1e-3)))
+    finally:
+        if device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    assert all(math.isfinite(norm.value) for norm in norms)
+    return {"steps": len(norms)}
+
+
 CHECKS: dict[str, Check] = {
     "kernels agree": kernels_agree,
     "padded = unpadded = packed": layouts_agree,
@@ -175,6 +245,10 @@ CHECKS: dict[str, Check] = {
     "resume is bit-exact": resume_is_bit_exact,
     "ZeRO 0 to 3 agree": zero_stages_agree,
     "compiled = eager": compiled_is_eager,
+    "logits in chunks = whole": chunks_are_whole,
+    "sixteen bits train": sixteen_bits_train,
+    "offload agrees": offload_agrees,
+    "a step waits for nothing": a_step_waits_for_nothing,
 }
 
 
@@ -188,7 +262,8 @@ def _close(worst: float, precision: Precision, what: str) -> None:
 
 def _apart(one: Tensor, other: Tensor) -> float:
     """The norm of the difference beside that of the second; what is not a number is infinitely far away."""
-    found = float((one.double() - other.double()).norm() / other.double().norm())
+    one, other = one.detach().double(), other.detach().double()
+    found = float((one - other).norm() / other.norm())
     return found if math.isfinite(found) else math.inf
 
 
@@ -196,7 +271,8 @@ def _scoring(
     place: Place, family: str, precision: Precision, *, layout: Kind = "rows", compiled: bool = False, **sizes: Any
 ) -> tuple[Scoring, Batch]:
     """A tiny model of the family without dropout, and a batch, both on the device and always the same."""
-    shards = Shards(place.small("nsp", vocab_size=VOCABULARY))
+    pairs = PAIRS.get(family)
+    shards = Shards(place.small(pairs or "alone", vocab_size=VOCABULARY, pair_task=pairs))
     info = shards.info
     assert info is not None
     more = {"embedding_size": 32} if family == "electra" else {}
@@ -225,9 +301,20 @@ def _gradient(scoring: Scoring, batch: Batch) -> Tensor:
     return torch.cat([*found, loss.detach().float().reshape(1)])
 
 
-def _run(place: Place, name: str, *, device: str = "", stop_at: int | None = None, **execution: Any) -> Here:
-    """A training of a few steps in fp32 without dropout; one that is there goes on."""
-    settings = config(steps=STEPS, model=STILL, log_every=1, heldout_rows=0)
+def _run(
+    place: Place,
+    name: str,
+    *,
+    device: str = "",
+    stop_at: int | None = None,
+    values: Mapping[str, Any] | None = None,
+    **execution: Any,
+) -> Here:
+    """A training of a few steps without dropout, in fp32 if `values` of the config do not say otherwise; one that is there goes on."""
+    wanted = "nccl" if (device or place.device) == "cuda" else "gloo"
+    if distributed.is_initialized() and distributed.get_backend() != wanted:
+        distributed.destroy_process_group()  # of a run on another device
+    settings = config(**{"steps": STEPS, "model": STILL, "log_every": 1, "heldout_rows": 0, **(values or {})})
     dataset = place.small("nsp", vocab_size=VOCABULARY)
     return here(settings, dataset, place.scratch / name, stop_at=stop_at, device=device or place.device, **execution)
 
@@ -237,7 +324,6 @@ def _losses(run: Here) -> list[float]:
 
 
 def _resumed_alike(place: Place, name: str) -> bool:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic kernels ask for it
     for run in ("straight", "halves"):
         shutil.rmtree(place.scratch / f"{name}-{run}", ignore_errors=True)
     straight = _run(place, f"{name}-straight")

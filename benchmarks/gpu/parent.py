@@ -93,18 +93,18 @@ class Child:
 
 
 def run_rows(
-    checks: Sequence[str], speeds: Sequence[str], child: Child, seconds: float, written: Callable[[Row], None]
+    checks: tuple[Sequence[str], Child], speeds: tuple[Sequence[str], Child], seconds: float, written: Callable[[Row], None]
 ) -> list[Row]:
     """All rows in their order, each with its share of the time that is left; those that there is no time for say so.
 
     Args:
+        checks, speeds: names, and who runs them.
         seconds: of all together, from now.
         written: is given each row as it comes.
     """
     began, found = time.monotonic(), list[Row]()
-    parts = [(checks, CHECKS_SHARE if speeds else 1.0), (speeds, 1.0)]
-    try:
-        for rows, share in parts:
+    for rows, child, share in ((*checks, CHECKS_SHARE if speeds[0] else 1.0), (*speeds, 1.0)):
+        try:
             for number, row in enumerate(rows):
                 left = began + share * seconds - time.monotonic()
                 whole = began + seconds - time.monotonic()
@@ -116,13 +116,13 @@ def run_rows(
                     answer = child.ask(row, measured, min(whole, max(SLOW, 3 * own)))
                 found.append(answer)
                 written(answer)
-    finally:
-        child.end()
+        finally:
+            child.end()
     return found
 
 
-def child_of(device: str, tiny: bool, scratch: Path, log: Path) -> Child:
-    """One that runs rows on that device."""
+def child_of(device: str, tiny: bool, scratch: Path, log: Path, **environment: str) -> Child:
+    """One that runs rows on that device, with these variables beside those of a training's ranks."""
     from flows.launchers.ranks import RANK_ENVIRONMENT
 
     command = [
@@ -135,4 +135,4 @@ def child_of(device: str, tiny: bool, scratch: Path, log: Path) -> Child:
         str(scratch),
         *(["--tiny"] if tiny else []),
     ]
-    return Child(command, log, {**RANK_ENVIRONMENT, **os.environ})
+    return Child(command, log, {**RANK_ENVIRONMENT, **environment, **os.environ})

@@ -150,10 +150,11 @@ def _loop(case: Case, place: Place, compiled: bool) -> dict[str, Any]:
         with contextlib.suppress(_Enough):
             pretraining.run(_config(case, model, 2 if place.tiny else 20), build)
     lines = told.lines[WARM:]
-    seconds = [1 / line["tokens_per_second"] for line in lines]
-    found = {
-        "tokens_per_second": len(lines) / sum(seconds),
-        "padded_tokens_per_second": lines[-1].get("padded_tokens_per_second"),
+    found = {  # lines of as many steps each: the mean time of them
+        **{
+            name: len(lines) / sum(1 / line[name] for line in lines)
+            for name in ("tokens_per_second", "padded_tokens_per_second")
+        },
         "mfu": float(np.mean([line["mfu"] for line in lines])) if "mfu" in lines[-1] else None,
         "data_wait": float(np.mean([line["data_wait"] for line in lines])),
         "memory_gb": lines[-1].get("gpu_memory_gb", lines[-1]["memory_gb"]),

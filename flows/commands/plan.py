@@ -113,7 +113,7 @@ def _show_training(scaled: dict[str, Any], as_json: bool) -> None:
     from rich.console import Console
 
     from flows.commands.common import emit
-    from flows.graph import slots
+    from flows.launchers import slots
     from flows.views import training_plan
     from pipeline.core.registry import load
 

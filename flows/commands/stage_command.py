@@ -218,9 +218,10 @@ def run_stage(given: Given, more: Callable[[Result], dict[str, Any]] | None = No
 
 
 def _make(given: Given, more: Callable[[Result], dict[str, Any]] | None) -> None:
-    from flows.graph import plan, slots, stages
+    from flows.graph import plan, stages
+    from flows.graph.demand import demand
     from flows.graph.overrides import merge
-    from flows.launchers import torchrun
+    from flows.launchers import slots, torchrun
     from flows.views import terminal
     from flows.views.live import StageDisplay
     from pipeline.core.config import parse_config
@@ -234,16 +235,14 @@ def _make(given: Given, more: Callable[[Result], dict[str, Any]] | None) -> None
     if given.out is None:
         raise click.UsageError("missing option --out; name the directory to write to")
     there = slots.machine()
-    wanted = replace(
-        slots.demand(name, how, there), cpus=0
-    )  # whoever types a verb means now; only GPUs are never shared unasked
+    wanted = replace(demand(name, how, there), cpus=0)  # whoever types a verb means now; only GPUs are never shared unasked
     with (
         StageDisplay(name, screen) as display,
         slots.taken(
             wanted, there, given.out, name, display.stop_asked, lambda: screen.print(f"{name} waits for a GPU …")
         ) as gpus,
     ):
-        how = how.model_copy(update={"devices": gpus})
+        how = how.model_copy(update={"devices": gpus} if gpus else {})
         if how.node_rank > 0 or torchrun.joins(how):
             join_execution(stage, config, given.inputs, given.out, execution=how, report=display)
             return

@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 
 from flows.doctor.finding import Finding
-from flows.graph import record, slots, sweep
+from flows.graph import record, sweep
 from flows.graph.plan import runs_directory
+from flows.launchers import slots
 from flows.servers import processes, state
 from flows.servers.child import answers
 from flows.servers.services import grace_seconds, without_user

@@ -16,8 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.graph import record, slots, stages
+from flows.graph import record, stages
+from flows.graph.demand import demand
 from flows.graph.plan import Step
+from flows.launchers import slots
 from pipeline.core import artifact
 from pipeline.core.cost import Computer, Cost, Costs, Facts, Pace, facts_of
 from pipeline.core.errors import ClozeError
@@ -218,7 +220,7 @@ def together(steps: Sequence[Step], found: Mapping[str, Estimate]) -> float | No
     now = 0.0
     while waiting or running:
         for name, step in list(waiting.items()):
-            seconds, wanted = found[name].seconds, slots.demand(step.node.stage, step.node.execution, there)
+            seconds, wanted = found[name].seconds, demand(step.node.stage, step.node.execution, there)
             if seconds is None:
                 return None
             busy = any(parent in waiting or any(parent == other for _, other, _ in running) for parent in step.after)

@@ -11,6 +11,8 @@ DIRECTORY is a launch's (`protocol.Launch`) in the artifact's directory, which t
 
 With `--leash` it takes environment variables from the first line of its standard input, a JSON object, and stops its ranks when that
 closes: the connection through which it was started is gone, or who started it.
+
+Its ranks' GPUs are slots of the host (`slots.py`), as those of any run there: two never share one unasked.
 """
 
 from __future__ import annotations
@@ -24,21 +26,25 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
-from flows.launchers import checks, mailbox, network
+from flows.launchers import checks, mailbox, network, slots
 from flows.launchers.elastic import ElasticRanks
 from flows.launchers.protocol import GO, LOST, STOP, Launch, Told
 from flows.launchers.ranks import Ranks
 from pipeline.core import storage, system_errors
 from pipeline.core.errors import ClozeError, UsageError
-from pipeline.core.worker import LOGS, local_directory
+from pipeline.core.worker import LOGS, Job, local_directory
 
 BEAT_SECONDS = {True: 2.0, False: 10.0}  # by whether the directory is local
 LOOK_SECONDS = 0.5
 HOST = "CLOZE_HOST"  # this host's name as the others resolve it, where its own does not serve
 ALONE_SECONDS = 60.0  # that a node with a failed rank waits for its head to end the others
+BUSY_SECONDS = (
+    60.0  # beside the grace time, for whoever holds this host's GPUs to let go: ranks that were given up may still save
+)
 
 
 class Agent:
@@ -53,6 +59,7 @@ class Agent:
         self._seconds = launch.grace_seconds  # of grace, where nobody says how many
         self._failed_since: float | None = None
         self._over = threading.Event()
+        self._held = ExitStack()  # slots
 
     def run(self) -> int:
         """To the end; the exit code."""
@@ -74,6 +81,7 @@ class Agent:
         finally:
             if self.ranks is not None:
                 self.ranks.close()
+            self._held.close()
             self._over.set()
 
     def _address(self) -> str:
@@ -85,10 +93,39 @@ class Agent:
 
     def _prepare(self) -> None:
         checks.check(self.launch, self.node, self.host)
+        self.take_gpus()
         ready: dict[str, Any] = {"ready": True}
         if self.node == 0:
             ready["port"] = checks.free_port(self.host, int(self.launch.master.rpartition(":")[2] or 0))
         self._tell(ready)
+
+    def take_gpus(self) -> None:
+        """Hold the slots of as many of this host's GPUs as there are ranks; these alone are the ranks' then.
+
+        Raises:
+            ClozeError: others hold them, and do not let go.
+        """
+        launch, there = self.launch, slots.machine()
+        if not launch.slots or launch.device == "cpu" or not there.gpus:
+            return
+        wanted = slots.Demand(gpus=launch.counts[self.node], devices=launch.devices)
+        deadline = time.monotonic() + BUSY_SECONDS + launch.grace_seconds
+        try:
+            granted = self._held.enter_context(
+                slots.taken(
+                    wanted, there, launch.artifact, Job.read(launch.job).stage,
+                    lambda: self._grace() is not None or time.monotonic() > deadline,
+                    lambda: self._tell({"waiting": f"host {self.host} waits for GPUs: {slots.who_holds(slots.GPU)}"}),
+                )
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            if self._grace() is not None:
+                return  # all are to end, and no rank will start
+            raise ClozeError(
+                f"host {self.host} has too few free GPUs for {launch.counts[self.node]} processes: {slots.who_holds(slots.GPU)};"
+                " wait until that ends, name others with --devices, or say `share` in the run's config"
+            ) from None
+        self.launch = replace(launch, devices=granted)
 
     def _wait_to_go(self) -> dict[str, Any] | None:
         """What the head says when all are ready; None: it says to stop."""

@@ -2,7 +2,7 @@
 
 It is what the batch script becomes. It trains on all nodes of the job by the launcher `srun`, and writes what it hears to a box of events
 for whoever follows (`slurm.py`). SIGTERM (the time limit comes, a preemption) stops the ranks with a checkpoint and queues the job again;
-`cloze cancel` stops them and does not.
+`cloze cancel` stops them and does not. The last event of a start says which ("again"), before Slurm is asked: that ends this process.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def _run(place: str, report: Reporter) -> tuple[Outcome, Build]:
         return restarts.patiently(work, lambda tried: Head(launcher, tried).run()), build
 
 
-def _queue_again(place: str, path: str, number: str) -> str | None:
-    """Queue the job again, unless it was cancelled or gets nowhere; None, or why it is not."""
+def _why_not_again(place: str, path: str) -> str | None:
+    """Why the job is not to be queued again: it was cancelled, or gets nowhere; None: it is."""
     if cancelling.asked(path):
         return "it was cancelled"
     saved, file = checkpoints.complete_steps(path), storage.join(place, IDLE)
@@ -78,7 +78,7 @@ def _queue_again(place: str, path: str, number: str) -> str | None:
     if times >= MOST_IDLE:
         return f"it was queued {times} times without a new checkpoint; give it more time (--slurm-option --time=…)"
     mailbox.put(file, {"newest": newest, "times": times})
-    return slurm_queue.requeue(number)
+    return None
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -116,8 +116,11 @@ def _failed(report: _Box, sentence: str, code: int) -> int:
 
 def _stopped(place: str, report: _Box, number: str, error: ClozeError) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # to be queued again ends this process
-    report.send({"error": str(error), "exit_code": error.exit_code})
-    why = _queue_again(place, str(Path(place).parents[1]), number)
+    last: dict[str, Any] = {"error": str(error), "exit_code": error.exit_code}
+    why = _why_not_again(place, str(Path(place).parents[1]))
+    report.send({**last, "again": why is None})
+    if why is None and (why := slurm_queue.requeue(number)) is not None:
+        report.send({**last, "again": False})
     print(f"{error}; " + ("the job is queued again" if why is None else f"the job is not queued again: {why}"), flush=True)
     return error.exit_code
 

@@ -83,6 +83,7 @@ class Agents:
             grace_grows=execution.grace_seconds is None,
             device=execution.device,
             devices=execution.devices,
+            slots=not (starter.allots or execution.share),
             elastic=starter.elastic(execution),
         )
         self._of: dict[int, int] = {}  # rank -> the node that tells of it, where torchrun numbers them
@@ -110,7 +111,10 @@ class Agents:
 
     def stop(self, grace: float) -> None:
         if not all(node.over for node in self._nodes):
-            mailbox.put(self.launch.file(STOP), {"grace": grace})
+            try:
+                mailbox.put(self.launch.file(STOP), {"grace": grace})
+            except OSError:  # a full disk: nobody can save either; agents hear of it by their leash
+                self._handle.stop()
             deadline = time.monotonic() + grace + STOP_SECONDS
             while not all(node.over for node in self._nodes) and time.monotonic() < deadline:
                 self._held += self._poll()
@@ -164,6 +168,8 @@ class Agents:
         if "hello" in event:
             node.hello, node.host, node.seen = True, node.host or event["hello"]["host"], time.monotonic()
             node.address = event["hello"]["address"]
+        elif "waiting" in event:
+            told.append((None, event))
         elif "ready" in event:
             node.ready, node.port = True, event.get("port")
         elif "refused" in event:

@@ -61,8 +61,9 @@ class Course:
 
     @property
     def terminated(self) -> bool:
-        """Whether SIGTERM ended a rank before it could heed it: all are asked to stop then."""
-        return self.first_failed is not None and self._codes.get(self.first_failed) == -signal.SIGTERM
+        """Whether SIGTERM ended a rank before it could heed it, or say a word: all are asked to stop then."""
+        first = self.first_failed
+        return first is not None and first not in self._final and self._codes.get(first) == -signal.SIGTERM
 
     @property
     def done(self) -> bool:

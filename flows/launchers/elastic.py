@@ -2,7 +2,8 @@
 
 torchrun passes no pipes on, so each worker tells of itself in a file of its own, and writes its own log. What a worker of an earlier
 generation failed of is nobody's concern once the next one goes on; a fault that would come again (bad usage, bad data) and a stop are,
-and end torchrun here. How its last workers died, torchrun's own output says.
+and end torchrun here. How its last workers died, torchrun's own output says. A worker that hangs is found by its pulse, as everywhere
+(`hanging.py`), and told; then the head ends this launch, and begins another where restarts are left.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.launchers import network
+from flows.launchers.hanging import LOOK_SECONDS, Hangs
 from flows.launchers.protocol import LOST_SECONDS, Launch, Told
 from flows.launchers.ranks import RANK_ENVIRONMENT
 from pipeline.core.errors import BY_EXIT_CODE
 from pipeline.core.processes import PARENT_PID
+from pipeline.core.pulse import PULSE_FILES, Watched
 from pipeline.core.worker import EVENTS_DIRECTORY, LOGS_DIRECTORY
 
 MONITOR_SECONDS = 1.0  # between torchrun's looks at its workers
@@ -45,6 +48,10 @@ class ElasticRanks:
         self._without: set[int] = set()  # nodes that are known to be lost
         self._failed: dict[int, dict[str, Any]] = {}  # rank -> what it failed of, that may pass
         self._process: subprocess.Popen[bytes] | None = None
+        self._watched = [Watched() for _ in launch.ranks_of(node)]
+        self._generation: list[int] = []  # the processes that `_hangs` looks after
+        self._hangs: Hangs | None = None
+        self._hung, self._next_look = False, 0.0
         self._final = self._stopping = self._told_end = False
         self._log = logs / f"torchrun{node}.log"
 
@@ -63,6 +70,7 @@ class ElasticRanks:
                     **({"CUDA_VISIBLE_DEVICES": ",".join(self.launch.devices)} if self.launch.devices else {}),
                     EVENTS_DIRECTORY: self._events.name,
                     LOGS_DIRECTORY: str(self.logs),
+                    PULSE_FILES: ":".join(watched.path for watched in self._watched),
                     PARENT_PID: str(os.getpid()),
                 },
                 start_new_session=True,
@@ -77,7 +85,7 @@ class ElasticRanks:
         deadline = time.monotonic() + seconds
         while not self._told_end:
             ended = self._process is not None and self._process.poll() is not None
-            told = self._read()
+            told = [*self._read(), *self._look_for_hangs()]
             if ended:
                 told += self._ends()
             elif self._final:
@@ -114,6 +122,8 @@ class ElasticRanks:
     def close(self) -> None:
         self.stop(0)
         self._events.cleanup()
+        while self._watched:
+            self._watched.pop().close()
 
     def _workers(self) -> list[int]:
         """The processes that torchrun has started and that live, the newest generation's."""
@@ -123,6 +133,27 @@ class ElasticRanks:
             for task in Path(f"/proc/{self._process.pid}/task").iterdir():
                 found += [int(pid) for pid in (task / "children").read_text().split()]
         return found
+
+    def _look_for_hangs(self) -> list[Told]:
+        """A worker that does not go on, told once. One generation is watched: the workers that live now, once all have said who they are."""
+        now = time.monotonic()
+        if self._hung or self._stopping or now < self._next_look:
+            return []
+        self._next_look = now + LOOK_SECONDS
+        beats = [watched.look() for watched in self._watched]
+        processes = [beat.process for beat in beats]
+        if len(set(processes)) < len(processes) or not set(processes) <= set(self._workers()):
+            return []
+        if processes != self._generation:
+            self._generation = processes
+            logs = [self.logs / f"rank{beat.rank}.log" for beat in beats]
+            self._hangs = Hangs(processes, self._watched, logs, elsewhere=self.launch.nodes > 1)
+        assert self._hangs is not None
+        hang = self._hangs.look()
+        if hang is None:
+            return []
+        self._hung = True
+        return [(beats[hang.rank].rank, {"hung": hang.sentence, "step": hang.step})]
 
     @staticmethod
     def _signal(pids: Sequence[int], number: signal.Signals) -> None:

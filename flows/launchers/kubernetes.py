@@ -34,6 +34,8 @@ POD_OF = "jobset.sigs.k8s.io/jobset-name"  # and the TrainJob, whose JobSet has 
 class Kubernetes:
     """See `protocol.Starter`."""
 
+    allots = True
+
     def check(self, execution: Execution) -> None:
         if execution.hostfile is not None:
             raise UsageError(

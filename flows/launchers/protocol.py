@@ -135,7 +135,8 @@ class Launch:
         program: what identifies the program (`program.identity`), the same on all hosts.
         inputs: each input's path and fingerprint, the same on all hosts.
         grace_grows: whether ranks that tell how long they need to stop get that.
-        devices: the GPUs of each host to be used; empty: as many as there are ranks, from 0.
+        devices: the GPUs of each host to be used; empty: as many free ones as there are ranks.
+        slots: whether each agent takes the slots of its host's GPUs; not where they are this launch's alone already, or shared on purpose.
         elastic: how torchrun starts the ranks, where it does; else None.
     """
 
@@ -152,6 +153,7 @@ class Launch:
     grace_grows: bool
     device: str = "auto"
     devices: tuple[str, ...] = ()
+    slots: bool = True
     elastic: Elastic | None = None
 
     @property
@@ -198,7 +200,13 @@ class Handle(Protocol):
 
 
 class Starter(Protocol):
-    """What starts an agent on each of several hosts, which share the artifact's directory."""
+    """What starts an agent on each of several hosts, which share the artifact's directory.
+
+    Attributes:
+        allots: whether the hosts' GPUs are this launch's alone, as Slurm and Kubernetes give them out; else agents take their slots.
+    """
+
+    allots: bool
 
     def check(self, execution: Execution) -> None:
         """See `Launcher.check`."""

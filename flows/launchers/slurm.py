@@ -7,7 +7,8 @@ the job instead of submitting another. Below `_logs/slurm/`:
     work.json         what the job is to do
     submitted.json    {"job", "build", "fingerprint"}: the newest job
     JOB.log           what its script and `srun` print, over all its starts
-    JOB/START         a box of events (`mailbox.py`) for each start of the job: {"begun": …}, those of rank 0, and the end
+    JOB/START         a box of events (`mailbox.py`) for each start of the job: {"begun": …}, those of rank 0, and the end: "again"
+                      says whether the job is queued again
 
 A job begins more than once: after its time limit, a preemption or the loss of a node it is queued again.
 """
@@ -268,7 +269,7 @@ class _Followed:
 
     def _error(self) -> ClozeError:
         """Why a job that is over has not made it."""
-        if self._end is not None:
+        if self._end is not None and not self._end.get("again"):
             return BY_EXIT_CODE.get(self._end["exit_code"], ClozeError)(self._end["error"])
         why = {
             "CANCELLED": "was cancelled",
@@ -276,6 +277,8 @@ class _Followed:
             "OUT_OF_MEMORY": "took more memory than it had asked for; give it more --slurm-option --mem=…",
         }.get(self._seen.state, f"ended as {self._seen.state}" + (f" ({self._seen.reason})" if self._seen.reason else ""))
         begun = "" if self._start is not None else " before it began"
+        if self._end is not None:
+            begun = f" when it had been queued again ({self._end['error']})"
         return ClozeError(f"Slurm's job {self._job} {why}{begun}{self._last_line()}; its output is in {self._log}")
 
     def _last_line(self) -> str:

@@ -84,12 +84,15 @@ def cancel(job: str) -> None:
 
 
 def requeue(job: str) -> str | None:
-    """Queue the running job again, for its own batch script to ask for; None, or why it cannot be, in Slurm's words."""
+    """Queue the running job again, for its own batch script to ask for; None, or why it cannot be, in Slurm's words.
+
+    All that runs in the job is ended by that, the asking command included.
+    """
     seen = _run("scontrol", "--oneliner", "show", "job", job)
     if "JobState=RUNNING" not in seen.stdout.split():
         return "it is being ended by Slurm"
     done = _run("scontrol", "requeue", job)
-    return _words(done.stderr) if done.returncode else None
+    return _words(done.stderr) if done.returncode > 0 else None
 
 
 def nodes() -> list[tuple[str, str]]:

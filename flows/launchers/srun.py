@@ -24,6 +24,8 @@ AGENT = 'exec "$0" -m flows.launchers.agent "$1" "$SLURM_NODEID"'
 class Srun:
     """See `protocol.Starter`."""
 
+    allots = True
+
     def check(self, execution: Execution) -> None:
         if execution.hostfile is not None:
             raise UsageError(f"hostfile ({execution.hostfile}) is for --launcher ssh or torchrun; a Slurm job has its nodes")

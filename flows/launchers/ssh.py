@@ -41,6 +41,8 @@ KEPT = (EVENTS_FD, PARENT_PID, "CLOZE_SLOTS")  # but these are this host's own
 class Ssh:
     """See `protocol.Starter`."""
 
+    allots = False
+
     def check(self, execution: Execution) -> None:
         lines_of(execution)
         if shutil.which("ssh") is None:

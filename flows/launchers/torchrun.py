@@ -53,6 +53,8 @@ class OverSsh(Ssh):
 class ByHand:
     """Starts the head's own agent, and waits for the others; see `protocol.Starter`."""
 
+    allots = False
+
     def check(self, execution: Execution) -> None:
         host, _, port = execution.master.rpartition(":")
         if execution.nodes > 1 and (not host or port in ("", "0")):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from model.layers.activation import ACTIVATIONS
+from model.layers.lazy_logits import VocabularyHead
 
 
 class Pooler(nn.Module):
@@ -33,7 +35,7 @@ class Pooler(nn.Module):
         return self.activation(self.dense(hidden[:, 0]))
 
 
-class MaskedLMHead(nn.Module):
+class MaskedLMHead(VocabularyHead):
     """Dense, activation, norm, then a decoder whose weight is the word embedding (run_pretraining.py, `get_masked_lm_output`).
 
     The decoder's weight comes as an argument of `forward`, so that it has one owner, one name and one copy in a checkpoint;
@@ -54,12 +56,12 @@ class MaskedLMHead(nn.Module):
         self.norm = norm
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
-    def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Any:
         """Args: hidden: float [M, D]; decoder_weight: float [V, E]. Returns: logits, float [M, V]."""
-        return functional.linear(self.norm(self.activation(self.dense(hidden))), decoder_weight, self.bias)
+        return self.named(self.norm(self.activation(self.dense(hidden))), decoder_weight, self.bias)
 
 
-class SpanBoundaryHead(nn.Module):
+class SpanBoundaryHead(VocabularyHead):
     """Names a masked token from the states on both sides of its span and its place in it (Joshi et al., SpanBERT, 2020, 2.2).
 
     Two layers, each dense, GELU and norm, on [left; right; position]; the decoder is the word embedding.
@@ -83,12 +85,12 @@ class SpanBoundaryHead(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
-    def forward(self, left: Tensor, right: Tensor, place: Tensor, decoder_weight: Tensor) -> Tensor:
+    def forward(self, left: Tensor, right: Tensor, place: Tensor, decoder_weight: Tensor) -> Any:
         """Args: left, right: float [M, D]; place: int64 [M], from 0; decoder_weight: float [V, D]. Returns: logits [M, V]."""
         position = self.position(place.clamp(max=self.position.num_embeddings - 1))
         hidden = self.first_norm(self.activation(self.first(torch.cat([left, right, position], dim=-1))))
         hidden = self.second_norm(self.activation(self.second(hidden)))
-        return functional.linear(hidden, decoder_weight, self.bias)
+        return self.named(hidden, decoder_weight, self.bias)
 
 
 def initialize(module: nn.Module, standard_deviation: float) -> None:

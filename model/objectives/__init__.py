@@ -37,7 +37,7 @@ OBJECTIVES: dict[str, str] = {
 }
 CAUSAL, MASKED = "clm", ("mlm", "mntp")  # that a head which fills masks can be trained on
 
-Outputs = Mapping[str, "Tensor"]
+Outputs = Mapping[str, Any]  # tensors, and logits that are not computed yet (`model.layers.lazy_logits`)
 Reads = Literal["masked", "causal"]
 Detail = tuple["Tensor", "Tensor"]  # a sum and the count it is over, scalars
 
@@ -73,6 +73,7 @@ class Objective:
         head: what must stand on the encoder, a name in `ModelConfig.heads`; None: nothing.
         reads: `masked`: rows with masks, whole; `causal`: rows as they run on, without masks. None: any rows.
         taught: whether it needs a teacher.
+        reads_logits: whether it reads logits otherwise than by cross-entropy, so that they must be there as a whole.
         pair_recipe: of an objective that is told by `pair_labels`, the dataset recipe that makes such pairs; the dataset's
             `pair_task` must be the objective's name. None: it needs no pairs.
     """
@@ -86,6 +87,7 @@ class Objective:
     head: str | None = None
     reads: Reads | None = None
     taught: bool = False
+    reads_logits: bool = False
     pair_recipe: str | None = None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from model.layers.batch import IGNORE
 from model.objectives import Detail
@@ -12,14 +11,13 @@ BANDS = ("rare", "middle", "frequent")
 FIELD = "bands"  # of a held-out batch: int64 [V], each piece's index in `BANDS`
 
 
-def losses_by_band(logits: Tensor, labels: Tensor, bands: Tensor) -> dict[str, Detail]:
+def losses_by_band(losses: Tensor, labels: Tensor, bands: Tensor) -> dict[str, Detail]:
     """The summed loss in nats of the predictions whose right answer is in a band, and how many these are, as `loss_rare` and so on.
 
     Args:
-        logits: float [M, V].
+        losses: fp32 [M], of each prediction in nats.
         labels: int64 [M], -100 where nothing is asked for.
         bands: see `FIELD`.
     """
-    losses = cross_entropy(logits.float(), labels, ignore_index=IGNORE, reduction="none")
     band = bands[labels.clamp(min=0)].masked_fill(labels == IGNORE, len(BANDS))
     return {f"loss_{name}": ((losses * (band == number)).sum(), (band == number).sum()) for number, name in enumerate(BANDS)}

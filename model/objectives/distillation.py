@@ -32,4 +32,6 @@ def count(batch: Batch) -> int:
     return int((batch["masked_labels"] != IGNORE).sum())
 
 
-OBJECTIVE = Objective(name="distillation", score=score, count=count, head="masked_lm", taught=True, reads="masked")
+OBJECTIVE = Objective(
+    name="distillation", score=score, count=count, head="masked_lm", taught=True, reads_logits=True, reads="masked"
+)

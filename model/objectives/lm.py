@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 from torch import Tensor
+from torch.nn.functional import pad
 
 from model.layers.batch import IGNORE, Batch
 from model.layers.cross_entropy import summed_cross_entropy
+from model.layers.lazy_logits import flat
 from model.layers.unmask import unmask
 from model.objectives import LossSum, Objective, Outputs
 
@@ -20,8 +22,8 @@ def score(outputs: Outputs, batch: Batch) -> LossSum:
         batch: as the collator makes it; its masks are taken off. Padding takes no part.
     """
     real = _targets(batch)
-    labels = unmask(batch)[:, 1:].masked_fill(~real, IGNORE).flatten()
-    total, right = summed_cross_entropy(outputs["lm_logits"][:, :-1].flatten(0, 1), labels)
+    labels = pad(unmask(batch)[:, 1:].masked_fill(~real, IGNORE), (0, 1), value=IGNORE)  # what stands last names nothing
+    total, right = summed_cross_entropy(flat(outputs["lm_logits"]), labels.flatten())
     return LossSum(name="lm", total=total, count=real.sum(), correct=right)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+from torch.nn.functional import cross_entropy
+
 from model.layers.batch import IGNORE, Batch
+from model.layers.lazy_logits import parts
 from model.objectives import Detail, Outputs
 from model.objectives.bands import FIELD, losses_by_band
 from model.objectives.masked import masked_objective
@@ -18,10 +22,14 @@ def details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
         outputs: `mlm_logits`, float [M, V].
         batch: as the collator makes it, and what held-out scoring adds: `mask_id`, int64 scalar, and `bands`, where it knows them.
     """
-    logits, labels = outputs["mlm_logits"], batch["masked_labels"]
+    labels = batch["masked_labels"]
     real = labels != IGNORE
-    best = logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices
-    hits = (best == labels[:, None]) & real[:, None]
+    best, losses = [], []
+    for rows, logits in parts(outputs["mlm_logits"]):
+        best.append(logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices)
+        if FIELD in batch:
+            losses.append(cross_entropy(logits.float(), labels[rows], ignore_index=IGNORE, reduction="none"))
+    hits = (torch.cat(best) == labels[:, None]) & real[:, None]
     found = {"top5_accuracy": (hits.any(dim=-1).sum(), real.sum())}
     first = hits[:, 0]
     seen = batch["input_ids"].flatten()[batch["masked_positions"]]
@@ -30,7 +38,7 @@ def details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
     for name, chosen in kinds.items():
         found[f"{name}_accuracy"] = ((first & chosen).sum(), (real & chosen).sum())
     if FIELD in batch:
-        found |= losses_by_band(logits, labels, batch[FIELD])
+        found |= losses_by_band(torch.cat(losses), labels, batch[FIELD])
     return found
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeVar
 
 from model.data.sizes import Sizes
-from model.train.timeline import Part, Timeline
+from model.train.timeline import OTHER, Part, Timeline
 from model.train.utilisation import Utilisation
 from model.train.watchdog import Watchdog
 from pipeline.core.pulse import Phase, Pulse
@@ -35,7 +35,7 @@ class Clock:
         self._all_tokens = self._all_seconds = self._all_waited = 0.0  # since the end of the first step
         self._all_own = Sizes()
         self._waiting = 0.0  # of the step that runs
-        self._aside: dict[Part, float] = {"evaluation": 0.0, "save": 0.0}
+        self._aside = {"evaluation": 0.0, "save": 0.0, OTHER: 0.0}
         self._aside_before = 0.0
         self._warm = False
 
@@ -53,15 +53,15 @@ class Clock:
             yield item
 
     @contextmanager
-    def aside(self, what: Part) -> Iterator[None]:
-        """The block is no part of any step: `evaluation` or `save`."""
+    def aside(self, what: Part | None = None) -> Iterator[None]:
+        """The block is no part of any step: `evaluation`, `save`, or something that nobody tells of."""
         began = time.perf_counter()
         try:
-            with self._pulse.within(Phase.ASIDE), self._timeline.part(what):
+            with self._pulse.within(Phase.ASIDE), self._timeline.part(what) if what else nullcontext():
                 yield
         finally:
             seconds = time.perf_counter() - began
-            self._aside[what] += seconds
+            self._aside[what or OTHER] += seconds
             self._watchdog.aside(seconds)
 
     def begin(self) -> None:

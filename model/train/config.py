@@ -135,8 +135,16 @@ class PretrainConfig(StageConfig):
     length_group: int | None = Field(default=None, ge=1)
     """Of a dataset in length bins, rows of one bin that follow each other; without it 32, at most global_batch."""
 
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """What the forward pass multiplies in, over fp32 weights; auto takes bf16 where the hardware multiplies it natively."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """What the forward pass multiplies in, over fp32 weights; auto takes bf16 where the hardware multiplies it natively. fp16, for GPUs
+    that do not, scales the loss, and skips steps whose gradient overflows."""
+
+    tf32: bool = True
+    """Whether a GPU multiplies fp32 as TF32, with ten bits of mantissa and at several times the speed; CPUs know nothing of it."""
+
+    reduce: Literal["fp32", "bf16"] = "fp32"
+    """In which type gradients travel between processes: bf16, with precision bf16, halves what is sent; with engine torch the layers'
+    matrices then lie in bf16, too, over fp32 master weights, which are what is trained, saved and exported."""
 
     evaluate_every: Watching[int | None] = Field(default=None, ge=1)
     """Steps between held-out evaluations; without it ten in a run, fewer where they would take over 5% of the time."""

@@ -60,12 +60,20 @@ def training_memory(
     device: str,
     computer: Computer,
     precision: str = "auto",
+    reduce: str = "fp32",
     averaging: bool = False,
 ) -> tuple[int, int]:
     """(bytes of the machine's memory, bytes of each GPU) that training takes with so many rows a step."""
     there, ranks = hardware.of(device, computer), execution.processes * execution.nodes
-    bf16 = there.computes_bf16 if precision == "auto" else precision == "bf16"
-    how = Computing(device=there.kind, bf16=bf16, checkpointing=execution.activation_checkpointing, averaging=averaging)
+    bf16 = there.computes_bf16 if precision == "auto" else precision != "fp32"
+    how = Computing(
+        device=there.kind,
+        bf16=bf16,
+        checkpointing=execution.activation_checkpointing,
+        reduce16=reduce != "fp32",
+        offload=execution.offload == "cpu",
+        averaging=averaging,
+    )
     zero, most = execution.zero or 0, -(-rows // ranks)
     asked = execution.micro_batch if isinstance(execution.micro_batch, int) else None
     fitting = (
@@ -77,10 +85,18 @@ def training_memory(
     found = memory.training_memory(model, length, micro, ranks=ranks, zero=zero, accumulating=micro < most, how=how)
     if there.kind == "cpu":
         return int(execution.processes * found.total), 0
-    return int(execution.processes * memory.PROCESS["cuda"]), int(found.total)
+    return int(execution.processes * found.host), int(found.total)
 
 
-def training_speed(model: ModelConfig, mean: float, rows: int, execution: Execution, device: str, computer: Computer) -> float:
+def training_speed(
+    model: ModelConfig,
+    mean: float,
+    rows: int,
+    execution: Execution,
+    device: str,
+    computer: Computer,
+    reduce: str = "fp32",
+) -> float:
     """Operations a second of each GPU, or of the machine's CPU, with what its ranks wait for each other."""
     there = hardware.of(device, computer)
     if there.kind == "cpu":
@@ -88,7 +104,8 @@ def training_speed(model: ModelConfig, mean: float, rows: int, execution: Execut
     ranks = execution.processes * execution.nodes
     links = network.links(there, ranks, per_node=execution.processes)
     tokens = rows / ranks * mean
-    took = step(model, there, links, tokens=tokens, mean=mean, accumulation=1, zero=execution.zero or 0)
+    gradient = network.NUMBER if reduce == "fp32" else network.NUMBER // 2
+    took = step(model, there, links, tokens=tokens, mean=mean, accumulation=1, zero=execution.zero or 0, gradient=gradient)
     return tokens * arithmetic.step_work(model, mean, there.kind) / took.seconds
 
 
@@ -110,7 +127,7 @@ def ahead(
     width = execution.processes * execution.nodes if device == "cuda" else 1
     reached = speed(hardware.of(device, computer))
     if model is not None:
-        reached = training_speed(model, mean, config.global_batch, execution, device, computer)
+        reached = training_speed(model, mean, config.global_batch, execution, device, computer, config.reduce)
     if config.seconds is not None:
         tokens = max(0.0, config.seconds - START[device]) * reached * width / work
     else:
@@ -122,7 +139,15 @@ def ahead(
     taken = (0, 0)
     if model is not None:
         taken = training_memory(
-            model, length, config.global_batch, execution, device, computer, config.precision, config.ema is not None
+            model,
+            length,
+            config.global_batch,
+            execution,
+            device,
+            computer,
+            config.precision,
+            config.reduce,
+            config.ema is not None,
         )
     return Cost(
         amount=work * tokens,

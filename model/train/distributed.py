@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from model.train.precision import resolve_device
+from model.train.precision import multiply_fp32, resolve_device
 from model.train.timeline import Timeline
 from pipeline.core.errors import ClozeError, UsageError
 from pipeline.core.execution import Execution
@@ -133,7 +133,7 @@ def join(execution: Execution) -> World:
     device = resolve_device(execution.device, local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        torch.set_float32_matmul_precision("high")  # TF32 where fp32 is multiplied: ten bits of mantissa, eight times the speed
+        multiply_fp32(True, device)
     threads = execution.threads or max(1, len(os.sched_getaffinity(0)) // local_size)
     torch.set_num_threads(threads)
     if not distributed.is_initialized():

@@ -252,7 +252,8 @@ class Recipe:
         weight_decay: decoupled, on matrices alone: not on biases and norms.
         clip: the gradient's greatest norm; 0: no clipping.
         seed: of dropout.
-        precision: of the forward pass; weights, gradients and optimizer are fp32.
+        precision: of the forward pass; what the optimizer sees and keeps is fp32.
+        reduce: in which type gradients travel between ranks; bf16 with precision bf16 alone.
         max_skipped: steps in a row that may be skipped for a gradient that is not finite.
         ema: what of the weights' average stays at each step; None: none is kept.
     """
@@ -264,6 +265,7 @@ class Recipe:
     precision: Precision
     rate: Callable[[str], float] = everywhere
     rates: Mapping[str, float] = field(default_factory=dict)
+    reduce: Precision = "fp32"
     optimizer: str = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6

@@ -23,7 +23,7 @@ from model.train.engines.protocol import Engine, Held
 from model.train.layer_groups import GROUPS, groups_of
 from model.train.parameters import trained_parameters
 
-SAMPLED = 1 << 16  # numbers of a parameter that its update is measured by, evenly spaced: to a per cent
+SAMPLED = 1 << 14  # numbers of a parameter, evenly spaced, that its update is measured by: to a per cent
 
 
 @dataclass(slots=True)

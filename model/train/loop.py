@@ -7,7 +7,6 @@ measurement and its checkpoint change one `Progress`, and their order is what ma
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -21,19 +20,22 @@ from torch import Tensor
 from model.data.batch import move
 from model.data.prefetch import Prefetch
 from model.train import state
+from model.train.arriving import Arriving, departing
 from model.train.clock import Clock
 from model.train.distributed import StopRequest, World
 from model.train.engines.average import decay_at
 from model.train.engines.create import create
+from model.train.engines.loss_scale import LEAST
 from model.train.grace import Grace
 from model.train.interfaces import Interrupted, Milestones, Training
 from model.train.look import Look
-from model.train.metrics import METRICS, SKIPPED, Lines, Window, memory
+from model.train.metrics import SKIPPED, Window, memory
 from model.train.pace import Moment
 from model.train.profiler import Profiler
 from model.train.rollback import Passing, RollBack, go_back, sound
 from model.train.saving import Saver
 from model.train.steps import Agreed, Asks, Prepared, agree, prepare
+from model.train.telling import Telling
 from model.train.waits import Waits
 from model.train.watchdog import Watchdog
 from pipeline.core import artifact, checkpoints, random_keys, storage
@@ -43,13 +45,9 @@ from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build
 
 _DROPOUT = 3  # random stream, beside the sampler's and the weights'
-REPORT_SECONDS = 1.0
-FIRST_LOSS_TOLERANCE = 0.1  # of the expected first loss
 LINES = 100  # log lines of a training that does not know its number of steps
 MOMENT = "moment"
 HELDOUT = "heldout_"  # opens the name of what is measured; that of the weights' average is `heldout_ema_…`
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +92,10 @@ class _Unread:
     """A step whose gradient's norm may still be on its way from the device."""
 
     step: int  # from 1
-    norm: Tensor
+    norm: Arriving
     figures: Tensor
     counts: Tensor
+    scale: Arriving | None  # of the loss
 
 
 class _Loop:
@@ -111,7 +110,7 @@ class _Loop:
         resumed: state.Resumed | None,
         report: Reporter,
     ) -> None:
-        self.training, self.world, self.stop, self.report = training, world, stop, report
+        self.training, self.world, self.stop = training, world, stop
         self.recipe, self.execution = training.recipe, build.execution
         record = state.Run(
             fingerprint=build.fingerprint,
@@ -126,8 +125,7 @@ class _Loop:
             data=training.data,
         )
         self.progress = state.Progress() if resumed is None else resumed.progress
-        self.metrics = Lines(storage.join(training.path, METRICS), world)
-        self.skips = Lines(storage.join(training.path, SKIPPED), world)
+        self.telling = Telling(training, world, report, lambda: (self.progress.step, self._last))
         self.window = Window(training.trained.names, world.device)
         self.source = Passing(training.source, self.progress.passed)
         self.pulse = world.pulse
@@ -147,7 +145,6 @@ class _Loop:
             sync=self._sync,
         )
         self._save_from = time.monotonic() + 60.0 * self.execution.checkpoint_minutes
-        self._reported = 0.0
         self._last: int | None = self.recipe.pace.steps  # the number of the last step, from 1, as soon as it is known
         self.engine = create(
             training.engine,
@@ -165,17 +162,11 @@ class _Loop:
         progress, notes = self.progress, list(self.training.notes)
         if resumed is not None:
             self._load(resumed)
+            self._restore_scale()
             if resumed.own:
                 self.window.restore(progress.window, self.world)
                 self._saved = progress.step
-        dropped = self.metrics.cut(progress.step - (progress.pending is not None))
-        self.skips.cut(progress.step)
-        if self.world.first:
-            for line in self.metrics.read():  # a kill may have come between a line and its record
-                self.report.metrics(line)
-                self._alarms(line)
-            for path in state.kept(self.training.path, self.training.milestones).values():  # likewise
-                self.report.checkpoint(checkpoints.step_of(path), storage.join(self.training.path, path))
+        dropped = self.telling.resume(progress.step, progress.pending is not None)
         if resumed is not None and resumed.own:
             notes.append(f"going on from {checkpoints.STEPS}/{checkpoints.step_name(progress.step)}")
         elif resumed is not None:
@@ -185,9 +176,9 @@ class _Loop:
                 f"starting again from step {progress.step}: no checkpoint was finished, {dropped} log lines are dropped"
             )
         for note in notes:
-            self._note(note)
+            self.telling.note(note)
         engine = self.training.engine
-        self._report(
+        self.telling.figures(
             {
                 "precision": self.recipe.precision,
                 "device": str(self.world.device),
@@ -229,10 +220,10 @@ class _Loop:
                 self.watchdog.end()
                 self._go_back(found)
         if note := self.profiler.close(self.progress.step):
-            self._note(note)
+            self.telling.note(note)
         progress = self.progress
         if self._last is not None and progress.step < self._last:
-            self._note(f"stopped early after step {progress.step} of {self._last}: the best is {progress.best}")
+            self.telling.note(f"stopped early after step {progress.step} of {self._last}: the best is {progress.best}")
         self._save()
         self._settle()
         if self.world.first:
@@ -240,7 +231,7 @@ class _Loop:
         best = int(progress.best["step"]) if training.keep_best and progress.best else None
         return Finished(
             progress=progress,
-            last=self.metrics.last() if self.world.first else {},
+            last=self.telling.metrics.last() if self.world.first else {},
             checkpoint=f"{checkpoints.STEPS}/{checkpoints.step_name(progress.step)}",
             best=None if best is None else f"{checkpoints.STEPS}/{checkpoints.step_name(best)}",
             milestones=state.kept(training.path, training.milestones),
@@ -272,14 +263,17 @@ class _Loop:
                     line = self._step(work, agreed, moment)
                 self.clock.step(agreed.tokens, work.sizes)
                 if note := self.waits.heard(agreed.own):
-                    self._note(note, "warning")
+                    self.telling.note(note, "warning")
                 if line is not None:
                     with self.pulse.within(Phase.LOGGING):
                         self._finish_line({**line, **self.clock.line(), **self.waits.line()}, moment)
                 if self._keeps(progress.step) or self._improved():
                     self._save()
-                if note := self.profiler.stepped(progress.step):
-                    self._note(note)
+                if self.profiler.asked:
+                    with self.clock.aside():
+                        note = self.profiler.stepped(progress.step)
+                    if note:
+                        self.telling.note(note)
                 self._tell_saved()
                 self.watchdog.begin(progress.step + 1)
                 self.grace.stepped(self.watchdog.usual)
@@ -314,37 +308,39 @@ class _Loop:
         """One step; returns the beginning of its log line if it gets one."""
         recipe, progress, device = self.recipe, self.progress, self.world.device
         step = progress.step  # from 0
-        counts = torch.tensor([max(1, total) for total in agreed.counts], dtype=torch.float32, device=device)
+        counts = departing([max(1, total) for total in agreed.counts], torch.float32, device)
         figures = torch.zeros(2, len(agreed.counts), dtype=torch.float64, device=device)
         for number, item in enumerate(work.micro_batches):
             torch.manual_seed(int(random_keys.derive(recipe.seed, _DROPOUT, step, item.first)))
             figures += self.engine.backward(move(item.batch, device), counts, last=number + 1 == len(work.micro_batches))
         rate = recipe.learning_rate_at(moment)
         logs = self._logs(step + 1, moment)
+        scale = None if self.engine.scale is None else Arriving(self.engine.scale.value)
         with self.look.at(logs):
-            norm = self.engine.step(rate)
+            norm = Arriving(self.engine.step(rate))
         if recipe.ema is not None:
             self.engine.average(decay_at(recipe.ema, step))
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens
         progress.by_source = [ours + now for ours, now in zip(progress.by_source or repeat(0), agreed.by_source, strict=False)]
-        self._unread.append(_Unread(step + 1, norm, figures, counts))
-        self._read(keep=0 if logs or norm.device.type == "cpu" else 1)
+        self._unread.append(_Unread(step + 1, norm, figures, counts, scale))
+        self._read(keep=0 if logs or device.type == "cpu" else 1)
         if not logs:
-            if time.monotonic() - self._reported > REPORT_SECONDS:
-                self._report({})
+            self.telling.still_there()
             return None
         line = {
             "step": progress.step,
             **self.window.means(self.world),
-            **self.look.figures(float(norm)),
+            **self.look.figures(norm.value),
             **recipe.learning_rates_at(moment),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
+            **({} if scale is None else {"loss_scale": scale.value}),
             **self._mixed_figures(),
         }
         self.window = Window(self.training.trained.names, device)
         if progress.step == self.training.begun.step + 1:
-            self._check_first_loss(line.get("loss"))
+            progress.first_loss = line.get("loss")
+            self.telling.first_loss(progress.first_loss)
         return line
 
     def _mixed_figures(self) -> dict[str, float]:
@@ -373,47 +369,52 @@ class _Loop:
         while len(self._unread) > keep:
             item = self._unread.pop(0)
             with self.pulse.within(Phase.EXCHANGE):  # a device may wait for the other ranks' here
-                norm = float(item.norm)
+                norm = item.norm.value
             if math.isfinite(norm):
                 self.progress.updates += 1
                 self.progress.skipped_in_a_row = 0
                 self.window.add(item.figures, item.counts, norm)
+            elif item.scale is not None and item.scale.value > LEAST:
+                self._overflowed(item.step, item.scale.value)
             else:
                 self._skipped(item.step)
+
+    def _overflowed(self, step: int, scale: float) -> None:
+        """Count a step without an update whose scaled gradient was too large for fp16: no fault of its rows, and no alarm."""
+        self.progress.skipped += 1
+        self.progress.overflows += 1
+        self.telling.note(
+            f"step {step} was skipped: its gradient overflows fp16 at a loss scale of {scale:,.0f}, which is halved"
+        )
+
+    def _restore_scale(self) -> None:
+        if self.engine.scale is not None:
+            self.engine.scale.restore(self.progress.loss_scale)
 
     def _skipped(self, step: int) -> None:
         """Count a step without an update, say what it was made of, and go back after too many in a row."""
         progress = self.progress
         progress.skipped += 1
         progress.skipped_in_a_row += 1
-        self.skips.add({"step": step, **self.source.rows(step - 1)})
-        self._note(f"step {step} was skipped: its gradient is not finite (rows in {SKIPPED})", "warning")
+        self.telling.skips.add({"step": step, **self.source.rows(step - 1)})
+        self.telling.note(f"step {step} was skipped: its gradient is not finite (rows in {SKIPPED})", "warning")
         if progress.skipped_in_a_row >= self.recipe.max_skipped:
             raise RollBack(step, progress.skipped_in_a_row)
 
     def _go_back(self, found: RollBack) -> None:
         """Go on from the last good checkpoint, past the rows of the steps since then."""
         self._settle()
-        before, bad = go_back(found, self.training, self.progress, self.world, self.skips)
+        before, bad = go_back(found, self.training, self.progress, self.world, self.telling.skips)
         self._load(before)
         self.progress = before.progress
+        self._restore_scale()
         self.source = Passing(self.training.source, self.progress.passed)
         self._unread.clear()
         self.window = Window(self.training.trained.names, self.world.device)
         self.window.restore(self.progress.window, self.world)
         self._saved, self._last = self.progress.step, self.recipe.pace.steps
-        self.metrics.cut(self.progress.step)
-        self._note(bad, "warning")
-
-    def _check_first_loss(self, loss: float | None) -> None:
-        self.progress.first_loss = loss
-        expected = self.training.expected_first_loss
-        if loss is not None and expected is not None and abs(loss - expected) > FIRST_LOSS_TOLERANCE * expected:
-            self._note(
-                f"THE FIRST LOSS IS {loss:.3f}, untrained weights should give {expected:.3f} (ln V, and ln 2 for pairs):"
-                " check vocabulary, masks and initializer_range",
-                "warning",
-            )
+        self.telling.metrics.cut(self.progress.step)
+        self.telling.note(bad, "warning")
 
     def _finish_line(self, line: dict[str, Any], moment: Moment) -> None:
         """Add the measurement if it is due, write the line, report it."""
@@ -436,16 +437,7 @@ class _Loop:
                 progress.best = {"step": progress.step, measure.best: now}
             line |= self.world.timeline.evaluations()
         line |= {**self.world.timeline.line(), **memory(self.world.device), "time": round(time.time(), 3)}
-        self.metrics.add(line)
-        if self.world.first:
-            self.report.metrics(line)
-            for sentence in self._alarms(line):
-                self._note(sentence, "warning")
-        self._report({name: value for name, value in line.items() if name not in ("step", "time")})
-
-    def _alarms(self, line: Mapping[str, Any]) -> Sequence[str]:
-        """What is to be said of a log line; those of earlier sessions are shown to the alarms, too."""
-        return () if self.training.alarms is None else self.training.alarms(line)
+        self.telling.line(line)
 
     def _save_due(self) -> bool:
         """Whether the clock says that a checkpoint is due, where no number of steps does. Asking sets it anew."""
@@ -463,6 +455,7 @@ class _Loop:
             raise RollBack(self.progress.step, max(1, self.progress.skipped_in_a_row))
         with self.clock.aside("save"):
             self.progress.window = self.window.state(self.world)
+            self.progress.loss_scale = [] if self.engine.scale is None else self.engine.scale.state()
             self.progress.samples = samples = self.source.samples(self.progress.step)
             datasets: Sequence[Mapping[str, Any]] = ()
             self.progress.places = {}
@@ -473,8 +466,8 @@ class _Loop:
 
     def _sync(self) -> None:
         """Have the lines so far on disk, in the thread that saves."""
-        for file in (self.metrics, self.skips, self.recipe.pace):
-            file.sync()
+        self.telling.sync()
+        self.recipe.pace.sync()
 
     def _settle(self) -> None:
         """Wait until the last checkpoint is complete."""
@@ -486,9 +479,7 @@ class _Loop:
         """Report the checkpoints that are complete by now and stay."""
         for step, seconds in self.saver.landed():
             self.grace.saved(2 * seconds)  # a stop may come while another one is being written
-            if self.world.first and step in self.training.milestones:
-                path = storage.join(self.training.path, checkpoints.STEPS, checkpoints.step_name(step))
-                self.report.checkpoint(step, path)
+            self.telling.checkpoint(step)
 
     def _stop(self) -> None:
         self._save()
@@ -498,12 +489,3 @@ class _Loop:
             f"training was stopped after step {self.progress.step}{'' if self._last is None else f' of {self._last}'}; {saved} is saved:"
             " run again to go on"
         )
-
-    def _report(self, figures: Mapping[str, Any]) -> None:
-        if self.world.first:
-            self._reported = time.monotonic()
-            self.report.progress(self.progress.step, self._last, "steps", figures)
-
-    def _note(self, note: str, kind: str = "note") -> None:
-        log.warning("%s", note)
-        self._report({kind: note})

@@ -9,11 +9,13 @@ Letters: D width, I width inside the feed-forward block, N heads, L length, V vo
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 from model.families.config import ModelConfig
+from model.layers.logit_sizes import chunk_rows, in_chunks
 from model.train.arithmetic import MASK_SHARE, WEIGHT_BYTES, approximate_parameters
 
 CPU_TOKENS = 4096  # a micro-batch of 32 x 128: larger ones gain nothing on a CPU and cost memory
@@ -27,6 +29,7 @@ DEEPSPEED = 80e6
 SENT_AT_ONCE = 25 << 20  # bytes of gradients (`model.train.engines.gradients`)
 HEAP = 1.1  # of a CPU's memory: what is freed lies in pieces (measured; a GPU's pieces are in `MARGIN`)
 BAND_PAYS = 4  # as of `model.layers.layout`
+PINNED = 1.44  # torch rounds pinned blocks up to powers of two, 1 / ln 2 on average (ATen's CachingHostAllocator)
 CONTEXT = 1.2e9  # of a GPU: CUDA's context, cuBLAS's and NCCL's buffers
 
 
@@ -35,13 +38,18 @@ class Computing:
     """How a training step is computed.
 
     Attributes:
+        bf16: whether matrices are multiplied in 16 bits.
         checkpointing: whether layers keep their inputs alone, and are computed again.
+        reduce16: whether gradients travel in 16 bits.
+        offload: whether the optimizer's state lies in the machine's memory (ZeRO 1 to 3).
         averaging: whether an average of the weights is kept.
     """
 
     device: Literal["cpu", "cuda"] = "cuda"
     bf16: bool = True
     checkpointing: bool = False
+    reduce16: bool = False
+    offload: bool = False
     averaging: bool = False
 
     @property
@@ -62,7 +70,8 @@ class Memory:
         activations: kept for the backward pass, with the layer that is just computed.
         buffers: the rest: bf16 copies of the weights, what goes out to other ranks.
         process: of the process itself.
-        saving: what a save copies, which is written while training goes on.
+        saving: what a save copies beside, which is written while training goes on; a GPU's is the host's.
+        host: of the machine's memory, where the rank computes on a GPU: its process there, what a save copies, an optimizer that lies there.
         heap: what an allocator makes of all but the process.
     """
 
@@ -73,6 +82,7 @@ class Memory:
     buffers: float
     process: float
     saving: float = 0.0
+    host: float = 0.0
     heap: float = 1.0
 
     @property
@@ -130,10 +140,22 @@ def _encoder(model: ModelConfig, length: int, how: Computing, everywhere: bool) 
 _TRANSIENT = 0.5
 
 
-def _head(model: ModelConfig, how: Computing) -> float:
-    """Bytes a predicted position: the head's own, and logits with their gradient; a GPU has these in fp32 beside."""
+def _head(model: ModelConfig, predicted: int, how: Computing) -> float:
+    """Bytes of so many predicted positions: the head's own, and logits with their gradient; a GPU has these in fp32 beside.
+
+    Where these are computed in chunks (`model.layers.cross_entropy`), one chunk, and the gradient of the word embeddings in fp32.
+    """
+    own = predicted * model.word_width * (4.0 + 3.0 * how.number)
     logits = 2.0 * how.number if how.device == "cpu" else 10.0 if how.bf16 else 12.0
-    return logits * model.vocab_size + model.word_width * (4.0 + 3.0 * how.number)
+    if reads_logits(model) or not in_chunks(predicted, model.vocab_size, how.device):
+        return own + predicted * logits * model.vocab_size
+    chunk = chunk_rows(model.vocab_size, how.device) * model.vocab_size * (how.number + (0.0 if how.device == "cpu" else 4.0))
+    return own + chunk + (4.0 + how.number) * model.vocab_size * model.word_width
+
+
+def reads_logits(model: ModelConfig) -> bool:
+    """Whether the whole logits of its heads are read, so that they are never computed in chunks: drawn from, compared with a teacher's."""
+    return "discriminator" in model.heads or model.learns_from_teacher
 
 
 def activation_bytes(
@@ -147,8 +169,19 @@ def activation_bytes(
     share = 1.0 if "lm" in model.heads else MASK_SHARE + causal_share * (1.0 - MASK_SHARE)
     predicted = rows * length if share == 1.0 else math.ceil(rows * length * share / PREDICTIONS) * PREDICTIONS
     everywhere = not set(model.heads) <= {"masked_lm", "pair"}
-    found = rows * _encoder(model, length, how, everywhere) + predicted * _head(model, how)
+    found = rows * _encoder(model, length, how, everywhere) + _head(model, predicted, how)
     return found + sum(rows * _encoder(other, length, how, True) for other in model.beside)
+
+
+def save_bytes(model: ModelConfig, ranks: int, averaging: bool = False) -> float:
+    """What the rank that has most of it copies for a save: its part of the moments (and average), and whole tensors of the weights.
+
+    The same at every ZeRO stage and without: ranks that hold all of it share out what they write (`model.train.engines.shares`). Of the
+    weights the word table's owner has all of that, however many ranks there are.
+    """
+    weights = float(WEIGHT_BYTES * approximate_parameters(model))
+    table = float(WEIGHT_BYTES * model.vocab_size * model.word_width)
+    return max(weights / ranks, table) + (3.0 if averaging else 2.0) * weights / ranks
 
 
 def training_memory(
@@ -179,17 +212,22 @@ def training_memory(
     own, gradients, moments = weights, weights, 2.0 * weights * share
     if zero == 0:
         moments = 2.0 * weights
-        gradients += 0.0 if ranks == 1 else weights if accumulating else min(weights, float(SENT_AT_ONCE))
+        if ranks > 1 and how.reduce16:
+            gradients += 0.5 * weights  # what travels lies there beside what is added up
+        elif ranks > 1:
+            gradients += weights if accumulating else min(weights, float(SENT_AT_ONCE))
     elif zero < 3:  # the part that is stepped lies there twice more: cut out of the weights, and of the gradients
         own += share * weights
         gradients = (weights if zero == 1 else bucket) + 2 * share * weights
     else:
         own = 2 * share * weights + min(weights, 4.0 * GATHERED)
         gradients = bucket + 2 * share * weights
-    buffers = copies + (2 * bucket if zero else 0.0)
-    # every rank copies its part of weights and moments to the host's memory, and goes on; and of the average
-    saving = 0.0 if how.device == "cuda" else (4.0 if how.averaging else 3.0) * weights * share
-    if how.averaging:
+    if zero and how.offload:  # what is stepped, its gradient and its moments
+        own, gradients, moments = own - share * weights, gradients - share * weights, 0.0
+    buffers = copies + ((2.5 if how.reduce16 else 2.0) * bucket if zero else 0.0)
+    copied = save_bytes(model, ranks, how.averaging)
+    beside = PROCESS["cuda"] + PINNED * copied + (offloaded_bytes(model, ranks) if zero and how.offload else 0.0)
+    if how.averaging and not (zero and how.offload):
         moments += weights * (share if zero else 1.0)
     return Memory(
         weights=own,
@@ -198,9 +236,15 @@ def training_memory(
         activations=activations,
         buffers=buffers,
         process=context,
-        saving=saving,
+        saving=0.0 if how.device == "cuda" else copied,
+        host=beside if how.device == "cuda" else 0.0,
         heap=1.0 if how.device == "cuda" else HEAP,
     )
+
+
+def offloaded_bytes(model: ModelConfig, ranks: int) -> float:
+    """What a rank whose optimizer's state lies in the machine's memory has there: weights, their gradient and two moments."""
+    return 4.0 * WEIGHT_BYTES * approximate_parameters(model) / ranks
 
 
 def fitting_rows(
@@ -223,9 +267,16 @@ def fitting_rows(
     """
     fixed = training_memory(model, length, 0, ranks=ranks, zero=zero, accumulating=True, how=how)
     memory = free * MARGIN - fixed.training
-    row = activation_bytes(model, length, how, causal_share, rows=64) / 64
+    teacher = None if beside is None else beside.model_copy(update={"num_hidden_layers": 1})
     if beside is not None:  # it keeps nothing for a backward pass, but its weights, a layer and its logits
         memory -= WEIGHT_BYTES * approximate_parameters(beside)
-        row += activation_bytes(beside.model_copy(update={"num_hidden_layers": 1}), length, how)
-    found = max(0, int(memory // row))
+
+    def fits(rows: int) -> bool:
+        taught = 0.0 if teacher is None else rows * activation_bytes(teacher, length, how)
+        return activation_bytes(model, length, how, causal_share, rows) + taught <= memory
+
+    most = 1
+    while fits(most):
+        most *= 2
+    found = bisect.bisect_left(range(most), True, key=lambda rows: not fits(rows + 1))
     return found if found < 8 else found - found % 8

@@ -10,8 +10,10 @@ import torch
 from model.train.scale import hardware
 from pipeline.core.errors import UsageError
 
-Precision = Literal["fp32", "bf16"]
-DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}  # of matrix products
+Precision = Literal["fp32", "bf16", "fp16"]
+Wanted = Literal["auto", "fp32", "bf16", "fp16"]
+# of matrix products
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 AMPERE = (8, 0)  # the first CUDA capability that does
 
 
@@ -22,14 +24,14 @@ def native_bf16(device: torch.device) -> bool:
     return hardware.native_bf16()
 
 
-def resolve(wanted: Literal["auto", "fp32", "bf16"], device: torch.device) -> Precision:
-    """`wanted`, with `auto` decided by the device. Whoever calls it records the result."""
+def resolve(wanted: Wanted, device: torch.device) -> Precision:
+    """`wanted`, with `auto` decided by the device, which never takes fp16. Whoever calls it records the result."""
     if wanted == "auto":
         return "bf16" if native_bf16(device) else "fp32"
     return wanted
 
 
-def settle(wanted: Literal["auto", "fp32", "bf16"], recorded: str | None, device: torch.device, notes: list[str]) -> Precision:
+def settle(wanted: Wanted, recorded: str | None, device: torch.device, notes: list[str]) -> Precision:
     """The precision of a run: the one its checkpoint records, else `wanted`, decided by the device where it is `auto`.
 
     Args:
@@ -39,6 +41,8 @@ def settle(wanted: Literal["auto", "fp32", "bf16"], recorded: str | None, device
     Raises:
         UsageError: another one was asked for than is recorded.
     """
+    if wanted == "fp16" and device.type == "cpu":
+        notes.append("precision fp16 is for GPUs: this CPU only emulates it; bf16 or fp32 are much faster")
     if recorded is None:
         return resolve(wanted, device)
     if wanted not in ("auto", recorded):
@@ -48,7 +52,26 @@ def settle(wanted: Literal["auto", "fp32", "bf16"], recorded: str | None, device
         )
     if recorded == "bf16" and not native_bf16(device):
         notes.append("going on in bf16, as the checkpoint was made, although this machine only emulates it")
-    return "bf16" if recorded == "bf16" else "fp32"
+    return next((precision for precision in DTYPES if precision == recorded), "fp32")
+
+
+def multiply_fp32(tf32: bool, device: torch.device) -> None:
+    """Say whether a GPU multiplies fp32 as TF32: with ten bits of mantissa, at up to eight times the speed."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+
+
+def check_reduce(reduce: Precision, precision: Precision) -> None:
+    """Refuse gradients that travel in fewer digits than they were computed with.
+
+    Raises:
+        UsageError: they would.
+    """
+    if reduce == "bf16" and precision != "bf16":
+        raise UsageError(
+            f"reduce (bf16) is for gradients that are computed in bf16, precision is {precision}; use --precision bf16, or leave"
+            " reduce out"
+        )
 
 
 def autocast(precision: Precision, device_type: str) -> contextlib.AbstractContextManager[object]:

@@ -94,6 +94,11 @@ class Profiler:
         self._first = 0
         self._before: dict[str, float] = {}
 
+    @property
+    def asked(self) -> bool:
+        """Whether there is anything left to do."""
+        return self._left > 0
+
     def stepped(self, step: int) -> str | None:
         """Step `step` (from 1) is done, with its line and all. A sentence, once there is something to look at."""
         if not self._left:

@@ -8,6 +8,7 @@ from model.train.distributed import World
 from model.train.heldout import SHARE, HeldOutMeasure
 from model.train.interfaces import START, Position, Recipe
 from model.train.pace import Pace, StepPace, TimePace, TokenPace
+from model.train.precision import Precision
 
 FINISHING = 3.0  # seconds of a command beside the training of a process: its own start, hashes, the manifest
 DISK = 100e6  # bytes a second of a checkpoint that is written, synced and hashed
@@ -43,14 +44,15 @@ def step_pace(config: PretrainConfig, begun: Position = START) -> StepPace:
     return StepPace(steps=begun.step + config.last_step, first=first, span=span)
 
 
-def recipe(config: PretrainConfig, precision: str, pace: Pace) -> Recipe:
+def recipe(config: PretrainConfig, precision: Precision, pace: Pace) -> Recipe:
     """The config's, with what it leaves open settled, for a training of that length."""
     return Recipe(
         pace=pace,
         learning_rate=config.peak_learning_rate,
         schedule=config.course(pace.whole),
         seed=config.seed,
-        precision="bf16" if precision == "bf16" else "fp32",
+        precision=precision,
+        reduce=config.reduce,
         optimizer=config.optimizer,
         rates={"embeddings": config.embedding_rate, "hidden": config.hidden_rate},
         betas=config.betas,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from model.families.pretraining import PretrainingModel
+from model.layers.lazy_logits import leave_logits
 from model.objectives import LossSum, objectives, total_loss
 from model.train.interfaces import Trained
 from model.train.precision import Precision, autocast
@@ -46,6 +47,8 @@ class Scoring(Trained):
         self.objectives = objectives(names)
         if isinstance(model, PretrainingModel):
             model.everywhere = any(objective.everywhere for objective in self.objectives)
+        if not any(objective.reads_logits for objective in self.objectives):
+            leave_logits(model)
         self.weights = dict(weights or {})
         self.teacher = teacher
         self.detail_names: tuple[str, ...] = ()  # of what `predict` gives last; known after the first held-out batch

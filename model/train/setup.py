@@ -24,7 +24,7 @@ from model.train.interfaces import START, Milestones, Position, Saved, Training
 from model.train.mixed import Counted
 from model.train.optimizers import optimizer_kind
 from model.train.parameters import freeze_unused
-from model.train.precision import DTYPES, settle
+from model.train.precision import DTYPES, check_reduce, multiply_fp32, settle
 from model.train.recipe import pace_of, recipe
 from model.train.samples import directions_of, shares, thinning_of
 from model.train.scoring import Scoring
@@ -96,6 +96,8 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         notes.append(steep)
     own = resumed if resumed is not None and resumed.own else None
     precision = settle(config.precision, own.run.precision if own else None, world.device, notes)
+    check_reduce(config.reduce, precision)
+    multiply_fp32(config.tf32, world.device)
     torch.manual_seed(int(random_keys.derive(config.seed, _WEIGHTS)))
     network, lacking = build_network(beginning)
     if lacking:
@@ -110,6 +112,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         parameters,
         sizing.device_memory(world.device),
         whole=config.optimizer if optimizer_kind(config.optimizer).sees == "matrices" else None,
+        offload=build.execution.offload,
     )
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")
@@ -140,7 +143,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     if auto:
         tried = trial.Trial(
             scoring=scoring, model=model, train=train, info=info, layout=layout, directions=directions, zero=engine.zero,
-            checkpointing=build.execution.activation_checkpointing, averaging=config.ema is not None,
+            checkpointing=build.execution.activation_checkpointing, offload=engine.offload, averaging=config.ema is not None,
         )  # fmt: skip
         found = trial.micro_batch(tried, plan.micro_batch * plan.accumulation, world, build.path)
         plan = sizing.plan(config.global_batch, found, model, info.length, world)

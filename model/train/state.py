@@ -33,7 +33,8 @@ FORMAT = FORMATS[-1]
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
 WEIGHTS = "weights.safetensors"
-OLDER: dict[str, Any] = {"passed": [], "places": {}, "by_source": []}  # of checkpoints that do not say it
+# of checkpoints that do not say it
+OLDER: dict[str, Any] = {"passed": [], "places": {}, "by_source": [], "overflows": 0, "loss_scale": []}
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,9 @@ class Progress:
         updates: optimizer steps that were applied.
         tokens: real tokens (no padding) that went forward and backward.
         skipped: steps that were skipped for a gradient that was not finite.
-        skipped_in_a_row: those since the last update.
+        skipped_in_a_row: those since the last update, but for overflows.
+        overflows: those among the skipped ones whose gradient overflowed fp16 for the loss's scale.
+        loss_scale: that of fp16; see `model.train.engines.loss_scale`.
         window: running sums since the last logged step; see `model.train.metrics.Window`.
         pending: the log line of this step, where a stop broke off its measurement.
         first_loss: the loss before the first update of this phase.
@@ -64,6 +67,8 @@ class Progress:
     tokens: int = 0
     skipped: int = 0
     skipped_in_a_row: int = 0
+    overflows: int = 0
+    loss_scale: list[float] = field(default_factory=list)
     window: dict[str, Any] = field(default_factory=dict)
     pending: dict[str, Any] | None = None
     first_loss: float | None = None

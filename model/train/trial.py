@@ -53,6 +53,7 @@ class Trial:
         layout, directions: as the training's batches have them.
         zero: the ZeRO stage that the training will have.
         checkpointing: whether layers are computed again.
+        offload: whether the optimizer's state lies in the machine's memory.
         averaging: whether an average of the weights is kept.
     """
 
@@ -64,6 +65,7 @@ class Trial:
     directions: Directions
     zero: int
     checkpointing: bool
+    offload: bool = False
     averaging: bool = False
 
     def batch(self, rows: int) -> Batch:
@@ -94,8 +96,9 @@ class Trial:
         """Bytes that the training will take beside what a trial does: moments, copies, buckets."""
         how = Computing(
             device="cuda" if world.device.type == "cuda" else "cpu",
-            bf16=self.scoring.precision == "bf16",
+            bf16=self.scoring.precision != "fp32",
             checkpointing=self.checkpointing,
+            offload=self.offload,
             averaging=self.averaging,
         )
         of = memory.training_memory(
@@ -195,7 +198,7 @@ def _on_cpu(trial: Trial, rank_batch: int, world: World) -> int:
     """What a row takes, from two sizes and from arithmetic, whichever is more; then what the memory that is free has room for."""
     most = min(rank_batch, max(1, CPU_TOKENS // trial.info.length))
     small = min(most, max(1, CPU_TRIED // trial.info.length))
-    how = Computing(device="cpu", bf16=trial.scoring.precision == "bf16", checkpointing=trial.checkpointing)
+    how = Computing(device="cpu", bf16=trial.scoring.precision != "fp32", checkpointing=trial.checkpointing)
     a_row = memory.activation_bytes(trial.model, trial.info.length, how, rows=small) / small
     first, second = (_cpu_peak(trial, rows) for rows in (small, 2 * small))
     if first is not None and second is not None:

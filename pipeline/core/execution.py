@@ -76,6 +76,9 @@ class Execution(BaseModel):
     zero: int | None = Field(default=None, ge=0, le=3)
     """DeepSpeed's ZeRO stage: 1 shares out the optimizer's state, 2 gradients, too, 3 weights, too; 0 nothing."""
 
+    offload: Literal["none", "cpu"] = "none"
+    """Where the optimizer's state lies and is updated: cpu keeps it in the machine's memory, off the GPUs, with ZeRO 1 to 3."""
+
     micro_batch: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
     """Sequences that a process takes at once; without it, chosen by arithmetic; auto tries how many fit before it trains."""
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import IO
 
 PULSE_FD = "CLOZE_PULSE_FD"
-_LAYOUT = struct.Struct("<qqdd")
+PULSE_FILES = "CLOZE_PULSE_FILES"  # where nobody can pass a descriptor on: a file for each rank of this machine, by LOCAL_RANK
+_LAYOUT = struct.Struct("<qqddqq")
 _MEMORY = hasattr(os, "memfd_create")  # Linux
 
 
@@ -54,12 +55,16 @@ class Beat:
         step: that it is at, from 1; 0: none yet.
         since: when the phase began, on the monotonic clock, in seconds.
         limit: seconds after which the phase has taken too long; 0: it may take as long as it likes.
+        process: its id; 0: it has not begun.
+        rank: its number among all machines'.
     """
 
     step: int = 0
     phase: Phase = Phase.STARTING
     since: float = 0.0
     limit: float = 0.0
+    process: int = 0
+    rank: int = 0
 
 
 class Pulse:
@@ -72,17 +77,22 @@ class Pulse:
         self._aside, self._aside_since = 0, 0.0
         self.waited = 0.0  # seconds in EXCHANGE, but for those aside
         self.aside = 0.0  # seconds in ASIDE
+        self._process, self._rank = os.getpid(), int(os.environ.get("RANK", "0"))
         self._beat()
 
     @classmethod
     def ours(cls) -> Pulse:
         """That of this process, by its environment."""
-        number = os.environ.get(PULSE_FD)
+        number, files = os.environ.get(PULSE_FD), os.environ.get(PULSE_FILES)
+        if number is None and files:
+            with contextlib.suppress(OSError), open(files.split(":")[int(os.environ["LOCAL_RANK"])], "r+b") as stream:
+                return cls(stream.fileno())
         return cls(None if number is None else int(number))
 
     def _beat(self) -> None:
         if self._memory is not None:
-            _LAYOUT.pack_into(self._memory, 0, self._step, self._phase, self._since, 0.0 if self._aside else self._limit)
+            limit = 0.0 if self._aside else self._limit
+            _LAYOUT.pack_into(self._memory, 0, self._step, self._phase, self._since, limit, self._process, self._rank)
 
     def enter(self, phase: Phase) -> None:
         """From now on it does this."""
@@ -130,8 +140,13 @@ class Watched:
 
     def look(self) -> Beat:
         """May catch the rank in the middle of a change: what is to count must be seen twice."""
-        step, phase, since, limit = _LAYOUT.unpack_from(self._memory, 0)
-        return Beat(step, Phase(phase) if phase in Phase._value2member_map_ else Phase.STARTING, since, limit)
+        step, phase, *rest = _LAYOUT.unpack_from(self._memory, 0)
+        return Beat(step, Phase(phase) if phase in Phase._value2member_map_ else Phase.STARTING, *rest)
+
+    @property
+    def path(self) -> str:
+        """Under which a process of the same user opens it while this one lives."""
+        return f"/proc/{os.getpid()}/fd/{self.number}"
 
     def close(self) -> None:
         self._memory.close()

@@ -99,6 +99,17 @@ def test_the_rank_that_hangs_is_named(
     assert none_left(listener)
 
 
+@pytest.mark.soak
+def test_the_rank_that_hangs_is_named_under_torchrun(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(ClozeError, match=r"rank 1 on host \S+ hangs in .* it has been computing in step 1[12] for") as caught:
+        train(dataset, out, monkeypatch, Listener(), "hang 1 12", launcher="torchrun")
+    assert caught.value.died
+    for rank in (0, 1):
+        assert "(most recent call first)" in (out / "_logs" / f"rank{rank}.log").read_text()
+    assert not [process for process in psutil.process_iter(["cmdline"]) if str(out) in " ".join(process.info["cmdline"] or ())]
+
+
 @pytest.mark.slow
 def test_a_rank_that_was_stopped_is_named(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = Listener(lambda ids: os.kill(ids[0], signal.SIGSTOP))

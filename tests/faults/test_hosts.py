@@ -18,6 +18,7 @@ import pytest
 
 from model.checkpoint import load
 from pipeline.core import artifact
+from tests import faulty_host
 from tests.conftest import REPOSITORY
 from tests.hosts import Hosts, hosts, last_json, missing
 from tests.model.datasets import write_dataset
@@ -31,8 +32,15 @@ MORE = ("--threads", "1", "--set", "warmup_steps=1", "--set", "heldout_rows=8", 
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    with hosts(tmp_path_factory.mktemp("net"), *NAMES) as found:
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> faulty_host.FaultyHost | None:
+    """What host b has; None: there is no compiler."""
+    return None if faulty_host.missing() else faulty_host.FaultyHost(tmp_path_factory.mktemp("b"))
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory, faulty: faulty_host.FaultyHost | None) -> Iterator[Hosts]:
+    environments = {} if faulty is None else {"b": faulty.environment}
+    with hosts(tmp_path_factory.mktemp("net"), *NAMES, environments=environments) as found:
         yield found
 
 
@@ -211,6 +219,43 @@ def test_a_link_that_is_cut_for_a_while_only_makes_them_wait(
     output, told = process.communicate(timeout=900)
     assert process.returncode == 0, told
     assert last_json(output)["world_size"] == 3
+    assert_equal(undisturbed(24), out)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(faulty_host.missing() is not None, reason=str(faulty_host.missing()))
+def test_a_clock_that_jumps_an_hour_on_one_host_changes_nothing(
+    three: Hosts, faulty: faulty_host.FaultyHost, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    process = three.start(*pretrain(dataset, 24, out, *three.by("ssh"), "--checkpoint-every", "4"))
+    until(lambda: saved(out, 4), process)
+    faulty.has(seconds_ahead=3600)
+    try:
+        _, told = process.communicate(timeout=900)
+    finally:
+        faulty.has()
+    assert process.returncode == 0, told
+    assert_equal(undisturbed(24), out)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(faulty_host.missing() is not None, reason=str(faulty_host.missing()))
+def test_a_disk_that_is_full_on_one_host_is_named_and_gone_on_after(
+    three: Hosts, faulty: faulty_host.FaultyHost, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    process = three.start(*pretrain(dataset, 24, out, *three.by("ssh"), "--checkpoint-every", "4", "--restarts", "8"))
+    until(lambda: saved(out, 4), process)
+    ranks = set(three.ranks("b"))
+    faulty.has(full=True)
+    try:
+        until(lambda: not ranks & set(three.ranks("b")))
+    finally:
+        faulty.has()
+    _, told = process.communicate(timeout=900)
+    assert process.returncode == 0, told
+    assert "No space left on device" in " ".join(told.split())
     assert_equal(undisturbed(24), out)
 
 

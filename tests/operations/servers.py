@@ -20,7 +20,7 @@ from pipeline.core.processes import free_ports
 from tests.conftest import REPOSITORY
 
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-PATIENCE = 150.0  # seconds: the machine may have other work
+PATIENCE = 400.0  # seconds: the machine may have other work
 PLANTED = "correct-horse-battery"  # a secret that is not to be found anywhere
 Found = TypeVar("Found")
 

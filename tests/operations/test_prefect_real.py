@@ -6,12 +6,15 @@ import json
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows.prefect import PREFECT_YAML
+from model import checkpoint
 from pipeline.core import artifact
 from tests.flows.test_cli import cloze
-from tests.operations.servers import Operations, prefect
+from tests.model.datasets import lines, write_dataset
+from tests.operations.servers import Operations, prefect, until
 
 SMALL = {"dataset.copies": 2, "pretrain.steps": 6, "run.processes": 1, "run.workers": 1, "finetune.baselines": False}
 
@@ -67,6 +70,38 @@ def test_two_trainings_never_share_a_gpu(tmp_path: Path) -> None:
         assert second_start >= first_end - 0.5
     finally:
         operations.close()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_sigterm_to_the_process_of_a_flow_run_saves_a_training_over_two_ranks(operations: Operations, tmp_path: Path) -> None:
+    """As a supervisor of processes ends it, Prefect not knowing: all ranks end in the grace time, with the step that they were at."""
+    prefect(operations, "deploy", "--all", "--prefect-file", str(PREFECT_YAML))
+    config, runs = tmp_path / "terminated.yaml", operations.runs / "terminated"
+    pretrain = {
+        "dataset": write_dataset(tmp_path / "dataset"), "model": "bert-tiny", "steps": 100_000, "global_batch": 8, "precision": "fp32",
+        "evaluate_every": 100_000, "log_every": 1,
+    }  # fmt: skip
+    run = {"processes": 2, "threads": 1, "device": "cpu", "grace_seconds": 60}
+    config.write_text(json.dumps({"name": "terminated", "pretrain": pretrain, "run": run}))
+    flow_run = operations.trigger("pretraining/pretraining", config=str(config))
+    until(lambda: any(len(lines(path)) > 3 for path in runs.glob("pretrain-*/metrics.jsonl")), 400)
+    engine = next(process for process in operations.processes() if "prefect.engine" in " ".join(process.cmdline()))
+    ranks = [process for process in operations.processes() if "model.worker" in " ".join(process.cmdline())]
+    assert len(ranks) == 2
+    engine.terminate()
+    assert operations.end(flow_run)["type"] in ("CRASHED", "CANCELLED")
+    until(
+        lambda: (
+            not [process for process in (engine, *ranks) if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+        )
+    )
+    (saved,) = runs.glob("pretrain-*/checkpoints/*")
+    checkpoint.verify(str(saved))
+    (log,) = runs.glob("pretrain-*/metrics.jsonl")
+    assert saved.name == f"step-{int(str(lines(log)[-1]['step'])):08d}"
+    record = json.loads(sorted(runs.glob("_runs/*.json"))[-1].read_text())
+    assert f"training was stopped after step {int(saved.name.removeprefix('step-'))} of" in record["nodes"]["pretrain"]["error"]
 
 
 @pytest.mark.slow

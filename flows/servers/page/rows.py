@@ -12,7 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from flows.graph import record, slots
+from flows.graph import record
+from flows.launchers import slots
 from flows.night.journal import Champion, Journal
 from flows.servers import state
 from flows.servers.page import files

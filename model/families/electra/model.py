@@ -75,7 +75,13 @@ class Generator(nn.Module):
 
 
 class Electra(nn.Module):
-    """Generator and discriminator. `encoder` is the discriminator's."""
+    """Generator and discriminator. `encoder` is the discriminator's.
+
+    Attributes:
+        reads_logits: whether it reads the logits that it gives: it draws from them.
+    """
+
+    reads_logits: bool = True
 
     pooler = None
 

@@ -6,10 +6,10 @@ No token sees what comes after it. In fine-tuning, a sequence's vector is the st
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from model.families.config import ModelConfig
 from model.families.ltr.model import LeftToRight, last_state
@@ -19,14 +19,15 @@ from model.layers.encoder import Encoder
 from model.layers.encoder_layer import EncoderLayer
 from model.layers.feed_forward import FeedForward
 from model.layers.heads import initialize
+from model.layers.lazy_logits import VocabularyHead
 
 
-class TiedHead(nn.Module):
+class TiedHead(VocabularyHead):
     """Logits of the next token: states times word embeddings. It has no weights of its own."""
 
-    def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Any:
         """Args: hidden: float [..., D]; decoder_weight: float [V, D]. Returns: logits, float [..., V]."""
-        return functional.linear(hidden, decoder_weight)
+        return self.named(hidden, decoder_weight)
 
 
 class LastState(nn.Module):

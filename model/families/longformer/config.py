@@ -43,6 +43,11 @@ class LongformerConfig(RobertaConfig):
         whole = self.attention_window[layer] if isinstance(self.attention_window, tuple) else self.attention_window
         return whole // 2
 
+    @property
+    def weights_beside_layers(self) -> int:
+        """With the matrices of the tokens that see the whole row: no other token goes through them."""
+        return super().weights_beside_layers + 3 * self.num_hidden_layers * self.hidden_size**2
+
     def window_of(self, layer: int) -> int | None:
         return self.window(layer)
 

@@ -55,6 +55,10 @@ class ModernConfig(ModelConfig):
         return 4 * self.hidden_size**2 + 3 * self.hidden_size * self.intermediate_size  # its feed-forward block is gated
 
     @property
+    def weights_beside_layers(self) -> int:
+        return self.vocab_size * self.word_width + self.hidden_size**2  # positions are turned in, not looked up
+
+    @property
     def gated(self) -> bool:
         return True
 

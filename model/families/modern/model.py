@@ -7,11 +7,10 @@ bias, and of three layers two see a window alone. Padding is left out on the way
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from model.families.config import ModelConfig
 from model.families.modern.config import ModernConfig
@@ -23,6 +22,7 @@ from model.layers.encoder import Encoder
 from model.layers.encoder_layer import EncoderLayer
 from model.layers.feed_forward import FeedForward
 from model.layers.heads import initialize
+from model.layers.lazy_logits import VocabularyHead
 from model.layers.rotary import Rotary
 from model.layers.shared import Shared
 
@@ -54,7 +54,7 @@ class PredictionHead(nn.Module):
         return self.transform((hidden * real).sum(dim=1) / real.sum(dim=1))
 
 
-class Decoder(nn.Module):
+class Decoder(VocabularyHead):
     """Logits from what the prediction head gives; the weight is the word embedding, only the bias [V] lives here."""
 
     per_piece = ("bias",)
@@ -64,9 +64,9 @@ class Decoder(nn.Module):
         self.transform = Shared(head.transform)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
-    def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Any:
         """Args: hidden: float [M, D]; decoder_weight: float [V, D]. Returns: logits, float [M, V]."""
-        return functional.linear(self.transform(hidden), decoder_weight, self.bias)
+        return self.named(self.transform(hidden), decoder_weight, self.bias)
 
 
 def new_model(config: ModelConfig) -> PretrainingModel:

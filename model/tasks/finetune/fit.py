@@ -144,6 +144,7 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
         parameters,
         sizing.device_memory(world.device),
         whole=config.optimizer if sees == "matrices" else None,
+        offload=execution.offload,
     )
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")

@@ -8,7 +8,7 @@ No torch in this module; DeepSpeed, which takes seconds to import, comes in with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.core.errors import UsageError, did_you_mean
 
@@ -23,15 +23,24 @@ STATE_SHARE = 0.5  # of a device's memory; activations take the rest
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """An engine's name, its ZeRO stage (0: everything whole on every rank), and why where that was left open."""
+    """An engine's name, its ZeRO stage (0: everything whole on every rank), why where that was left open, and whether the optimizer's
+    state lies in the machine's memory.
+    """
 
     name: str
     zero: int
     reason: str = ""
+    offload: bool = False
 
 
 def choose(
-    wanted: str, zero: int | None, processes: int, parameters: int, memory: int | None, whole: str | None = None
+    wanted: str,
+    zero: int | None,
+    processes: int,
+    parameters: int,
+    memory: int | None,
+    whole: str | None = None,
+    offload: str = "none",
 ) -> EngineChoice:
     """Which engine runs.
 
@@ -43,16 +52,25 @@ def choose(
         parameters: how many are trained.
         memory: bytes of a device; None: it is not bounded by one (a CPU).
         whole: the optimizer, if it needs whole matrices, which every ZeRO stage cuts; None: any engine can run it.
+        offload: where the optimizer's state is to lie: `none` (with the weights), or `cpu`.
 
     Raises:
-        UsageError: no such engine or stage, or the two do not fit together, or with the optimizer.
+        UsageError: no such engine or stage, or the two do not fit together, or with the optimizer, or with where its state is to lie.
     """
     found = _choose(wanted, zero, processes, parameters, memory if whole is None else None)
     if found.zero and whole is not None:
         raise UsageError(
             f"optimizer ({whole}) needs whole matrices, and ZeRO {found.zero} cuts them; use --engine torch without --zero"
         )
-    return found
+    if offload == "none":
+        return found
+    if memory is None:
+        raise UsageError(f"offload ({offload}) is for GPUs, training is on the CPU, where the state is already; leave it out")
+    if not found.zero:
+        raise UsageError(
+            f"offload ({offload}) needs DeepSpeed's ZeRO 1 to 3, this is engine torch; use --engine deepspeed --zero 1"
+        )
+    return replace(found, offload=True)
 
 
 def _choose(wanted: str, zero: int | None, processes: int, parameters: int, memory: int | None) -> EngineChoice:

@@ -19,6 +19,6 @@ def create(
         accumulation: the most micro-batches a step.
     """
     found: Engine = load(ENGINES[choice.name])(
-        trained, recipe, world, zero=choice.zero, micro_batch=micro_batch, accumulation=accumulation
+        trained, recipe, world, choice, micro_batch=micro_batch, accumulation=accumulation
     )
     return found

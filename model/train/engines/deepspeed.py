@@ -19,7 +19,9 @@ from torch import Tensor, distributed, nn
 
 from model.tensors import Slice, Tensors, copy_own, refuse
 from model.train.distributed import World
+from model.train.engines import EngineChoice
 from model.train.engines.average import Average
+from model.train.engines.loss_scale import LossScale
 from model.train.engines.protocol import Held
 from model.train.engines.shares import owners
 from model.train.interfaces import Recipe, Trained
@@ -53,30 +55,34 @@ def _import_deepspeed(device: str) -> Any:
 
 
 def engine(
-    trained: Trained, recipe: Recipe, world: World, *, zero: int, micro_batch: int, accumulation: int
+    trained: Trained, recipe: Recipe, world: World, choice: EngineChoice, *, micro_batch: int, accumulation: int
 ) -> DeepSpeedEngine:
-    """The engine for ZeRO stage `zero`; the optimizer is none that needs whole matrices (`engines.choose`)."""
-    settings = ds_config(recipe, zero, micro_batch, accumulation, world.device.type)
-    return (_WholeParameters if zero < 3 else _CutParameters)(trained, recipe, world, settings)
+    """The engine for the chosen ZeRO stage; the optimizer is none that needs whole matrices (`engines.choose`)."""
+    settings = ds_config(recipe, choice, micro_batch, accumulation, world.device.type)
+    return (_WholeParameters if choice.zero < 3 else _CutParameters)(trained, recipe, world, settings)
 
 
-def ds_config(recipe: Recipe, zero: int, micro_batch: int, accumulation: int, device: str) -> dict[str, Any]:
+def ds_config(recipe: Recipe, choice: EngineChoice, micro_batch: int, accumulation: int, device: str) -> dict[str, Any]:
     """DeepSpeed's whole config, generated from ours.
 
     Precision is not in it: the forward pass runs under torch.autocast inside the module, so DeepSpeed sees fp32 parameters
-    and reduces and accumulates fp32 gradients at every stage.
+    and accumulates fp32 gradients at every stage. In which type these travel is said in it.
     """
+    offloaded = {"offload_optimizer": {"device": "cpu", "pin_memory": device == "cuda"}} if choice.offload else {}
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": recipe.clip,
+        "communication_data_type": recipe.reduce,
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # ours step on the CPU, too
         "zero_optimization": {
-            "stage": zero,
+            "stage": choice.zero,
             "overlap_comm": device == "cuda",
             "round_robin_gradients": False,
             "reduce_bucket_size": BUCKET_NUMBERS,
             "allgather_bucket_size": BUCKET_NUMBERS,
+            **offloaded,
         },
         "data_types": {"grad_accum_dtype": "fp32"},
         "timers": {"throughput": {"enabled": False}},  # it would wait for the device at every step
@@ -94,6 +100,7 @@ class DeepSpeedEngine:
         self._kind = optimizer_kind(recipe.optimizer)
         self._deepspeed = _import_deepspeed(world.device.type)
         self._world = world
+        self.scale = LossScale(world.device) if recipe.precision == "fp16" else None
         self._updates = 0  # that were applied, over all resumes
         self._trained = trained.to(world.device)
         self._model = trained.model
@@ -111,6 +118,8 @@ class DeepSpeedEngine:
         self._engine.set_gradient_accumulation_boundary(last)
         with timeline.part("forward", on_device=True):
             loss, figures = self._engine(batch, counts)
+        if self.scale is not None:  # DeepSpeed's own goes by a type of weights that ours do not have
+            self._engine.optimizer.override_loss_scale(float(self.scale.value))
         with timeline.part("backward", on_device=True):
             # DeepSpeed averages over ranks (stage 3 leaves no choice); ours is a sum.
             self._engine.backward(loss * self._world.size, scale_wrt_gas=False)
@@ -122,10 +131,11 @@ class DeepSpeedEngine:
         with self._world.timeline.part("optimizer", on_device=True):
             self._engine.step()  # finds norms that are not finite itself, and skips
         self._applied = not self._engine.optimizer.overflow
-        if not self._applied:
-            return torch.tensor(math.nan)
-        self._updates += 1
-        return torch.tensor(float(self._engine.get_global_grad_norm()))
+        norm = torch.tensor(float(self._engine.get_global_grad_norm()) if self._applied else math.nan)
+        self._updates += self._applied
+        if self.scale is not None:
+            self.scale.update(norm)
+        return norm
 
     def held(self) -> Iterator[Held]:
         names = {parameter: name for name, parameter in trained_parameters(self._model)}

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from model.tensors import Slice, Tensors
+from model.train.engines.loss_scale import LossScale
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,14 @@ class Held:
 
 
 class Engine(Protocol):
-    """What is trained and its optimizer. Every rank has one and calls all of it, in the same order."""
+    """What is trained and its optimizer. Every rank has one and calls all of it, in the same order.
+
+    Attributes:
+        scale: of the loss, with precision fp16; None: it is not scaled.
+    """
+
+    @property
+    def scale(self) -> LossScale | None: ...
 
     @property
     def optimizer(self) -> Optimizer:

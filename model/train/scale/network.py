@@ -1,6 +1,6 @@
 """What the ranks of a training send each other in a step, and how long that takes. No torch.
 
-Gradients and weights travel as fp32. A ring over all ranks crosses each machine's border once, so it is as fast as the slower of the
+Weights travel as fp32, gradients as fp32 or bf16. A ring over all ranks crosses each machine's border once, so it is as fast as the slower of the
 links inside and the fabric between (NCCL's "bus bandwidth": nccl-tests, doc/PERFORMANCE.md).
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from model.train.scale.hardware import Device
 
-NUMBER = 4  # bytes of a gradient or a weight
+NUMBER = 4  # bytes of a weight, and of a gradient if nothing else is said
 BUCKET = 25 << 20  # bytes of gradients that go out at once (`model.train.engines.gradients`)
 REACHED = 0.8  # of a link's peak: nccl-tests' all-reduce of large messages on DGX machines reaches 75 to 90 %
 MESSAGE = 15e-6  # seconds of a small all-reduce among the GPUs of a machine; grows with the logarithm of the ranks
@@ -45,15 +45,19 @@ def links(device: Device, ranks: int, *, per_node: int | None = None, between: f
     return Links(ranks=ranks, per_node=per_node or device.per_node, inside=device.link, between=between or device.fabric)
 
 
-def rank_bytes(parameters: int, ranks: int, zero: int, accumulation: int) -> float:
+def rank_bytes(parameters: int, ranks: int, zero: int, accumulation: int, gradient: int = NUMBER) -> float:
     """Bytes that a rank sends in a step (Rajbhandari et al., "ZeRO", 2020, section 7).
 
     Stage 0 adds gradients up: each number goes round the ring twice. Stage 1 sends them to their owner, and the new weights back: as
     much. Stage 2 sends them after every micro-batch. Stage 3 fetches the weights for every forward and backward pass besides.
+
+    Args:
+        gradient: bytes of one.
     """
-    round_once = NUMBER * parameters * (ranks - 1) / ranks
-    passes = {0: 2.0, 1: 2.0, 2: accumulation + 1.0, 3: 3.0 * accumulation}[zero]
-    return passes * round_once
+    round_once = parameters * (ranks - 1) / ranks
+    gradients = {0: 2.0, 1: 1.0, 2: accumulation, 3: accumulation}[zero]
+    weights = {0: 0.0, 1: 1.0, 2: 1.0, 3: 2.0 * accumulation}[zero]
+    return (gradient * gradients + NUMBER * weights) * round_once
 
 
 def seconds(sent: float, links: Links) -> float:

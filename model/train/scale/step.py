@@ -55,6 +55,7 @@ def step(
     checkpointing: bool = False,
     mfu: float | None = None,
     parameters: int | None = None,
+    gradient: int = network.NUMBER,
 ) -> Step:
     """A step of a rank.
 
@@ -64,13 +65,14 @@ def step(
         accumulation: micro-batches.
         mfu: share of the device's peak that its matrices reach; None: `MFU`, and all of a CPU's, whose figure is a measured one.
         parameters: of the network, where they are known better than from the config.
+        gradient: bytes of one that travels.
     """
     weights = arithmetic.approximate_parameters(model) if parameters is None else parameters
     work = arithmetic.step_work(model, mean, device.kind) * (AGAIN if checkpointing else 1.0)
     layers = model.num_hidden_layers + sum(other.num_hidden_layers for other in model.beside)
     compute = max(tokens * work / speed(device, mfu), accumulation * layers * LAUNCH[device.kind])
     update = UPDATE_BYTES * weights / (links.ranks if zero else 1) / device.bandwidth
-    sent = network.rank_bytes(weights, links.ranks, zero, accumulation)
+    sent = network.rank_bytes(weights, links.ranks, zero, accumulation, gradient)
     busy = network.seconds(sent, links)
     hidden = OVERLAP * BACKWARD * compute * (1.0 if zero >= 2 else 1.0 / accumulation)
     return Step(compute=compute, update=update, network=busy, waiting=max(0.0, busy - hidden), sent=sent)

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from flows.graph import config as configs
-from flows.graph import estimate, plan, record, slots, stages
+from flows.graph import estimate, plan, record, stages
 from flows.graph.estimate import Estimate
 from flows.graph.overrides import parse
 from flows.graph.plan import Step
+from flows.launchers import slots
 from flows.session import RunParameters, Session, run_plain
 from flows.views import plan_tree
 from model.families.presets import presets

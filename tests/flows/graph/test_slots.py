@@ -15,14 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from flows.graph import slots
-from flows.graph.slots import Demand, Machine
+from flows.graph.demand import demand
+from flows.launchers import slots
+from flows.launchers.slots import Demand, Machine
 from pipeline.core.execution import Execution
 
 ONE_GPU = Machine(cpus=4, gpus=("0",))
 HOLDER = """
     import sys, time
-    from flows.graph import slots
+    from flows.launchers import slots
     with slots.taken(slots.Demand(gpus=1, cpus=2), slots.Machine(cpus=4, gpus=("0",)), "other", "pretrain@1", lambda: False, lambda: None):
         print("has it", flush=True)
         time.sleep(60)
@@ -159,7 +160,7 @@ def _is_locked(path: Path) -> bool:
 def test_a_node_takes_what_its_stage_computes_on(
     stage: str, execution: dict[str, object], machine: Machine, wanted: Demand
 ) -> None:
-    assert slots.demand(stage, Execution.model_validate(execution), machine) == wanted
+    assert demand(stage, Execution.model_validate(execution), machine) == wanted
 
 
 def test_the_machine_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ NAMES = "abcdefgh"
 class Here:
     """See `protocol.Starter`. Each agent's process is in `_agent-N` of the artifact's directory."""
 
+    allots = False
+
     def check(self, execution: Execution) -> None:
         del execution
 

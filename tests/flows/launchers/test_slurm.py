@@ -133,6 +133,23 @@ def test_a_job_whose_time_is_over_is_queued_again(cluster: slurm_cluster.Slurm, 
     assert "the job is queued again" in (out / "_logs" / "slurm" / f"{job}.log").read_text()
 
 
+@needs_slurm
+@pytest.mark.soak
+def test_a_job_that_is_taken_out_of_the_queue_again_is_no_stop(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
+    """Its head has said that it is queued again; what became of that is what counts."""
+    out, heard = tmp_path / "out", Heard()
+
+    def queue_and_cancel() -> None:
+        cluster.run("scancel", "--batch", "--signal=TERM", job_of(out))
+        cluster.until(lambda: any("waits in the queue again" in note for note in heard.notes))
+        cluster.run("scancel", job_of(out))
+
+    meanwhile(heard, lambda: (out / "_pid-1").exists(), queue_and_cancel)
+    with pytest.raises(ClozeError, match=r"was cancelled when it had been queued again \(stopped at step 7") as caught:
+        run(out, heard, "twice")
+    assert not isinstance(caught.value, Stopped)
+
+
 def left_alone(cluster: slurm_cluster.Slurm, out: Path) -> str:
     """A job that runs, and whose submitter was killed."""
     script = "import sys; from pathlib import Path; from tests.flows.launchers import test_slurm as t; t.run(Path(sys.argv[1]), t.Heard(), 'twice')"

@@ -9,12 +9,32 @@ from typing import Any
 import pytest
 
 from flows.launchers.course import Course
-from flows.launchers.protocol import Told
+from flows.launchers.protocol import Lost, Told
+from pipeline.core.errors import Stopped
 from pipeline.core.execution import Execution
 from pipeline.core.stage import Build
 
 SAVED = {"error": "stopped at step 7, checkpoint saved", "exit_code": 4}
 KILLED = {"ended": -9, "ours": True}
+
+
+def course_of(path: Path) -> Course:
+    build = Build(path=str(path), inputs={}, execution=Execution(), fingerprint="f")
+    started: Any = SimpleNamespace(ranks=(0, 1), host=lambda rank: None)
+    return Course("toy", build, started, path)
+
+
+def test_one_that_told_its_error_and_was_ended_after_that_was_not_asked_to_stop(tmp_path: Path) -> None:
+    """As where a full disk has ended its agent."""
+    course = course_of(tmp_path)
+    course.take([(1, {"error": "the checkpoint could not be written", "exit_code": 1})])
+    course.take([(1, {"ended": -15, "ours": True}), (0, KILLED)])
+    with pytest.raises(Lost, match="the checkpoint could not be written"):
+        course.outcome()
+    silent = course_of(tmp_path)
+    silent.take([(1, {"ended": -15, "ours": False}), (0, KILLED)])
+    with pytest.raises(Stopped):
+        silent.outcome()
 
 
 @pytest.mark.parametrize(
@@ -26,8 +46,6 @@ KILLED = {"ended": -9, "ours": True}
     ],
 )
 def test_a_rank_that_told_of_its_checkpoint_has_stopped(told: list[Told], stopped: bool, tmp_path: Path) -> None:
-    build = Build(path=str(tmp_path), inputs={}, execution=Execution(), fingerprint="f")
-    started: Any = SimpleNamespace(ranks=(0, 1), host=lambda rank: None)
-    course = Course("toy", build, started, tmp_path)
+    course = course_of(tmp_path)
     course.take(told)
     assert course.stopped is stopped

@@ -8,9 +8,13 @@ import pytest
 
 from model.families.table import FAMILIES
 from model.train.engines import EngineChoice, choose
+from model.train.engines.deepspeed import ds_config
+from model.train.interfaces import Recipe
 from model.train.optimizers import OPTIMIZERS
+from model.train.pace import StepPace
+from model.train.schedules import Schedule
 from pipeline.core.errors import UsageError
-from tests.model.train.engine_cases import Case, Row, cases, table
+from tests.model.train.engine_cases import ENGINES, Case, Row, cases, table
 
 FAST = [
     *cases(["bert"], ["fp32"], [2]),
@@ -19,8 +23,14 @@ FAST = [
     *(Case("bert", "deepspeed", zero, "fp32", 2, "lamb") for zero in (2, 3)),
     *cases(["bert"], ["fp32"], [2], ["muon"]),
     Case("modern", "deepspeed", 2, "bf16", 1, "stable-adamw"),
+    *(Case("bert", *engine, "bf16", 2, reduce="bf16") for engine in ENGINES),
+    *(Case("gpt2", *engine, "fp32", 1, chunks=True) for engine in (ENGINES[0], ENGINES[-1])),
+    Case("albert", "deepspeed", 3, "bf16", 2, reduce="bf16", chunks=True),
+    *(Case("bert", "deepspeed", zero, "fp32", 2, offload=True) for zero in (1, 3)),
+    Case("bert", "deepspeed", 2, "fp16", 2),
 ]
 ALL = [case for case in cases(sorted(FAMILIES), optimizers=tuple(OPTIMIZERS)) if case not in FAST]
+ALL += [Case(family, *engine, "bf16", 1, reduce="bf16", chunks=True) for family in sorted(FAMILIES) for engine in ENGINES]
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +91,41 @@ def test_deepspeed_runs_where_it_is_needed(asked: dict[str, Any], found: EngineC
 def test_what_does_not_fit_together_is_refused(wanted: str, zero: int | None, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         choose(wanted, zero, 2, 1000, None)
+
+
+GPUS = {"wanted": "auto", "zero": None, "processes": 2, "parameters": 1000, "memory": 80 * 10**9, "offload": "cpu"}
+
+
+def test_the_optimizer_s_state_may_lie_in_the_machine_s_memory() -> None:
+    assert choose(**{**GPUS, "zero": 2}) == EngineChoice("deepspeed", 2, offload=True)
+    assert choose(**{**GPUS, "zero": 2, "offload": "none"}) == EngineChoice("deepspeed", 2)
+    with pytest.raises(UsageError, match=r"offload \(cpu\) needs DeepSpeed's ZeRO 1 to 3, this is engine torch"):
+        choose(**GPUS)
+    with pytest.raises(UsageError, match=r"offload \(cpu\) is for GPUs, training is on the CPU"):
+        choose(**{**GPUS, "zero": 2, "memory": None})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("reduce", ["fp32", "bf16"])
+def test_deepspeed_s_config_says_what_ours_says(device: str, reduce: Any) -> None:
+    recipe = Recipe(
+        pace=StepPace(steps=1, span=1),
+        learning_rate=1.0,
+        schedule=Schedule(),
+        seed=1,
+        precision="bf16",
+        reduce=reduce,
+        clip=0.5,
+    )
+    found = ds_config(recipe, EngineChoice("deepspeed", 2, offload=device == "cuda"), 4, 3, device)
+    assert (found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]) == (4, 3)
+    assert (found["gradient_clipping"], found["communication_data_type"]) == (0.5, reduce)
+    assert found["data_types"] == {"grad_accum_dtype": "fp32"}
+    zero = found["zero_optimization"]
+    assert (zero["stage"], zero["overlap_comm"]) == (2, device == "cuda")
+    assert zero.get("offload_optimizer") == ({"device": "cpu", "pin_memory": True} if device == "cuda" else None)
+    assert not found["zero_force_ds_cpu_optimizer"]
+    assert not {"fp16", "bf16"} & found.keys(), "the weights stay fp32"
 
 
 @pytest.mark.parametrize("asked", [{"zero": 2}, {"wanted": "deepspeed"}, {"wanted": "deepspeed", "zero": 3, "processes": 1}])

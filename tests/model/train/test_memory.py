@@ -10,10 +10,12 @@ import torch
 from model.families.config import ModelConfig
 from model.families.models import new_model
 from model.families.presets import model_config
+from model.layers import logit_sizes
 from model.layers.encoder import recompute_layers
 from model.train.arithmetic import approximate_parameters
-from model.train.memory import Computing, activation_bytes, fitting_rows, training_memory
-from model.train.scale import hardware
+from model.train.engines.shares import owners
+from model.train.memory import Computing, activation_bytes, fitting_rows, offloaded_bytes, save_bytes, training_memory
+from model.train.scale import hardware, network
 from model.train.scoring import Scoring
 from pipeline.core.cost import Computer
 from tests.tiny_models import tiny_batch
@@ -84,6 +86,44 @@ def test_layers_that_are_computed_again_keep_their_input() -> None:
     assert again < 0.6 * usual, "the first and the last layer are kept whole"
 
 
+@pytest.mark.parametrize("family", ["gpt2", "modern"])
+def test_logits_in_chunks_are_counted_as_what_is_kept_of_them(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    how, model = Computing(device="cpu", bf16=False), small(family, 2)
+    predicted = ROWS * LENGTH if family == "gpt2" else round(0.15 * ROWS * LENGTH)
+    whole, planned = kept(model, "fp32"), activation_bytes(model, LENGTH, how, rows=ROWS)
+    rows = 16
+    monkeypatch.setitem(logit_sizes.CHUNK, "cpu", 4 * model.vocab_size * rows)
+    saved = whole - kept(model, "fp32")  # the logits' gradient for that of the embeddings; the states' for the states
+    assert saved == pytest.approx(4 * predicted * model.vocab_size - 4 * model.vocab_size * model.word_width, abs=500)
+    counted = planned - activation_bytes(model, LENGTH, how, rows=ROWS)
+    around = -predicted % 64  # it is planned for a multiple of so many
+    logits = 4 * model.vocab_size * (2 * (predicted + around) - rows)
+    assert counted == pytest.approx(logits - 8 * model.vocab_size * model.word_width)
+    assert fitting_rows(20e9, model_config("gpt2", vocab_size=50257), 512) > 0
+
+
+def test_gradients_that_travel_in_bf16_take_half() -> None:
+    model = model_config("bert-base", vocab_size=30522)
+    for zero in range(4):
+        fp32, bf16 = (
+            training_memory(model, 128, 8, ranks=8, zero=zero, accumulating=True, how=Computing(reduce16=wide))
+            for wide in (False, True)
+        )
+        assert fp32.total != bf16.total
+    assert network.rank_bytes(1000, 8, 0, 1, gradient=2) == network.rank_bytes(1000, 8, 0, 1) / 2
+    assert network.rank_bytes(1000, 8, 1, 1, gradient=2) == 0.75 * network.rank_bytes(1000, 8, 1, 1)
+
+
+def test_offload_takes_the_optimizer_s_state_off_the_gpus() -> None:
+    model = model_config("bert-large", vocab_size=30522)
+    for zero in (1, 2, 3):
+        there, away = (training_memory(model, 128, 8, ranks=8, zero=zero, how=Computing(offload=off)) for off in (False, True))
+        assert away.moments == 0
+        assert there.total - away.total == pytest.approx(offloaded_bytes(model, 8))
+        assert away.host - there.host == pytest.approx(offloaded_bytes(model, 8))
+    assert training_memory(model, 128, 8, how=Computing(offload=True)) == training_memory(model, 128, 8)
+
+
 def test_ranks_share_out_more_with_every_stage_and_alone_nothing() -> None:
     model = model_config("megatron-bert-3.9b", vocab_size=30522)  # DeepSpeed keeps 1e9 weights whole at stage 3
     found = [training_memory(model, 128, 8, ranks=8, zero=zero).total for zero in range(4)]
@@ -91,6 +131,38 @@ def test_ranks_share_out_more_with_every_stage_and_alone_nothing() -> None:
     alone = [training_memory(model, 128, 8, zero=zero).total for zero in range(4)]
     assert len(set(alone)) == 1
     assert training_memory(model, 128, 8, ranks=64, zero=2).total < found[2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bert-mini", "roberta-tiny", "albert-base", "electra-small", "modern-tiny", "longformer-tiny", "deberta-v3-tiny", "gpt2"],
+)
+def test_weights_are_counted_as_there_are(name: str) -> None:
+    model = model_config(name, vocab_size=8192)
+    with torch.device("meta"):
+        there = sum(parameter.numel() for parameter in new_model(model).parameters())
+    assert approximate_parameters(model) == pytest.approx(there, rel=0.02)
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "modern"])
+@pytest.mark.parametrize("ranks", [1, 2, 5, 64])
+def test_a_save_copies_what_the_rank_writes_that_writes_most(family: str, ranks: int) -> None:
+    model = small(family, 6).model_copy(update={"vocab_size": 5000})
+    sizes = {name: tensor.numel() for name, tensor in new_model(model).state_dict().items()}
+    owner, total = owners(sizes, ranks), sum(sizes.values())
+    most = max(sum(size for name, size in sizes.items() if owner[name] == rank) for rank in range(ranks))
+    assert save_bytes(model, ranks) == pytest.approx(4 * (most + 2 * total / ranks), rel=0.05)
+
+
+def test_the_copy_for_a_save_is_counted_once_and_where_it_lies() -> None:
+    model = model_config("bert-base", vocab_size=30522)
+    for ranks, zero in ((1, 0), (8, 0), (8, 1), (8, 3)):
+        on_cpu, on_gpu = (
+            training_memory(model, 128, 8, ranks=ranks, zero=zero, how=Computing(device=device)) for device in ("cpu", "cuda")
+        )
+        assert on_cpu.total - on_cpu.training == pytest.approx(on_cpu.heap * save_bytes(model, ranks))
+        assert (on_cpu.host, on_gpu.saving, on_gpu.total) == (0, 0, on_gpu.training)
+        assert on_gpu.host > save_bytes(model, ranks)
 
 
 def test_what_fits_fits_and_more_does_not() -> None:

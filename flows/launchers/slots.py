@@ -3,6 +3,7 @@
 A slot is a file that whoever uses it has locked (`cpu-0`, `gpu-1` … below `directory()`). The kernel lets go of the lock when its
 holder dies, so none is ever left behind; the file says who holds it. Who waits for slots of one kind stands in a queue, the file
 `cpu-queue` or `gpu-queue`, so that one who wants many is not passed by others for ever. GPUs are taken before cores, by everybody.
+What a node of a run wants is in `flows.graph.demand`; what a host's part of a launch, in `flows.launchers.agent`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from flows.graph import stages
 from flows.launchers import gpus
-from pipeline.core.execution import Execution
 
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 2.0  # before it is told that a node waits
@@ -65,23 +64,6 @@ def machine() -> Machine:
     """This machine's cores and GPUs; `$CLOZE_CPUS` says how many cores are to be shared, `$CUDA_VISIBLE_DEVICES` which GPUs."""
     cpus = int(os.environ.get("CLOZE_CPUS") or os.cpu_count() or 1)
     return Machine(cpus=max(cpus, 1), gpus=gpus.numbers())
-
-
-def demand(stage_name: str, execution: Execution, there: Machine) -> Demand:
-    """What a node of that stage takes of the machine: never more than there is.
-
-    A training takes a GPU and a core for each of its processes, or where it computes on the CPU, all cores unless `cpus` says how many; a
-    data stage a core for each worker. What another launcher starts on other machines takes nothing of this one.
-    """
-    stage = stages.stage(stage_name)
-    if execution.share or (stage.parallel and execution.launcher != "local"):
-        return Demand()
-    processes = execution.processes if stage.parallel else 1
-    if stage.worker == "model" and there.gpus and execution.device != "cpu":
-        gpus = len(execution.devices) or min(processes, len(there.gpus))
-        return Demand(gpus=gpus, cpus=min(execution.cpus or processes, there.cpus), devices=execution.devices)
-    usual = there.cpus if stage.worker == "model" else execution.workers if stage.worker else 1
-    return Demand(cpus=min(execution.cpus or usual, there.cpus))
 
 
 @contextlib.contextmanager
@@ -170,6 +152,13 @@ def _locked(stack: contextlib.ExitStack, name: str) -> IO[str] | None:
         return None
     stack.callback(stream.close)
     return stream
+
+
+def who_holds(kind: str) -> str:
+    """Who has the slots of that kind, in words."""
+    held = [one for one in holders() if one.slot.startswith(f"{kind}-")]
+    named = [f"{kind.upper()} {one.slot.partition('-')[2]} is held by {one.run} (process {one.pid})" for one in held]
+    return ", ".join(named) or f"no {kind.upper()} is held just now"
 
 
 def holders() -> list[Holder]:

@@ -1,0 +1,61 @@
+"""What ranks send each other in a training: bytes of the collectives that add gradients up, by type. Run as one of two ranks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+SUMS = ("allreduce_", "reduce_", "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_")
+CASES = [
+    (engine, zero, reduce)
+    for engine, zero in (("torch", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3))
+    for reduce in ("fp32", "bf16")
+]
+
+
+class Wire(TorchDispatchMode):
+    """Counts bytes of floating-point numbers that are summed over ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> object:
+        if func.namespace == "c10d" and func.overloadpacket.__name__ in SUMS:
+            sent = [item for item in tree_leaves(args) if isinstance(item, Tensor) and item.is_floating_point()]
+            for tensor in sent:
+                self.bytes[str(tensor.dtype)] += tensor.numel() * tensor.itemsize
+        return func(*args, **(kwargs or {}))
+
+
+def _main(directory: Path) -> None:
+    from model.train.distributed import join
+    from pipeline.core.execution import Execution
+    from tests.model.datasets import write_dataset
+    from tests.model.train.engine_cases import Case, _train
+
+    world = join(Execution(threads=1, device="cpu"))
+    if world.first:
+        write_dataset(directory / "nsp", vocab_size=67)
+    world.first_decides(lambda: 0)
+    found = []
+    for engine, zero, reduce in CASES:
+        with Wire() as wire:
+            _train(Case("bert", engine, zero, "bf16", 2, reduce=reduce), str(directory / "nsp"), world)
+        found.append([[engine, zero, reduce], dict(wire.bytes)])
+    if world.first:
+        (directory / "wire.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))
