@@ -179,7 +179,7 @@ class DeepSpeedEngine:
             for fragment in fragments:
                 own.setdefault(fragment.parameter, []).append(fragment)
             for parameter in parameters:
-                whole = torch.zeros(_size(parameter), device=flat.device)
+                whole = torch.zeros(_size(parameter), device=self._world.device)  # an offloaded partition is elsewhere
                 for one in own.get(parameter, ()):
                     whole[one.start : one.start + one.length] = values[flat].detach()[one.at : one.at + one.length]
                 if self._world.size > 1:

@@ -149,3 +149,16 @@ def test_its_memory_is_counted() -> None:
         after = training_memory(bert, 128, 8, ranks=ranks, zero=zero, how=replace(plain, averaging=True))
         assert after.moments - before.moments == pytest.approx(share * weights)
         assert after.saving - before.saving == pytest.approx(weights / ranks)
+
+
+def test_weights_that_travel_in_bf16_are_averaged_in_fp32(dataset: str, tmp_path: Path) -> None:
+    settings = config(steps=3, log_every=1, ema=DECAY, precision="bf16", reduce="bf16", milestones=(1, 2))
+    here(settings, dataset, tmp_path / "run")
+    here(settings, dataset, tmp_path / "halves", stop_at=2)
+    here(settings, dataset, tmp_path / "halves")
+    now, decay = trained(tmp_path / "run", 3), decay_at(DECAY, 2)
+    for name, tensor in model(tmp_path / "run", 3).items():
+        torch.testing.assert_close(
+            tensor, decay * model(tmp_path / "run", 2)[name] + (1 - decay) * now[name], rtol=1e-5, atol=1e-7
+        )
+        assert torch.equal(tensor, model(tmp_path / "halves", 3)[name])
