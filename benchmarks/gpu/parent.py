@@ -135,4 +135,7 @@ def child_of(device: str, tiny: bool, scratch: Path, log: Path, **environment: s
         str(scratch),
         *(["--tiny"] if tiny else []),
     ]
-    return Child(command, log, {**RANK_ENVIRONMENT, **environment, **os.environ})
+    compiled = {
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "compiled")
+    }  # a child that is killed leaves halves of files, for nobody else
+    return Child(command, log, {**RANK_ENVIRONMENT, **environment, **os.environ, **compiled})
