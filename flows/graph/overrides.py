@@ -98,7 +98,8 @@ def merge(values: Any, overrides: Mapping[str, Any], config: type[StageConfig] |
     """`values` with `overrides` on top, mappings key by key.
 
     Where an override reaches into a field that holds a plain value, such as `model.hidden_dropout` into `model: bert-mini`,
-    the config class says what mapping the value stands for (`StageConfig.expand`).
+    the config class says what mapping the value stands for (`StageConfig.expand`). An override of a field takes back what `values` say of
+    its alternatives (`StageConfig.alternatives`): a budget takes the place of a preset's steps.
 
     Args:
         config: the class that `values` are of; None: a mapping without one.
@@ -108,6 +109,9 @@ def merge(values: Any, overrides: Mapping[str, Any], config: type[StageConfig] |
         UsageError: an override reaches into a value that stands for no mapping.
     """
     merged = dict(values)
+    for group in config.alternatives if config is not None else ():
+        if any(overrides.get(name) is not None for name in group):
+            merged = {name: value for name, value in merged.items() if name not in group}
     for key, override in overrides.items():
         if not isinstance(override, Mapping):
             merged[key] = override

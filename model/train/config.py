@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
@@ -30,6 +30,8 @@ class PretrainConfig(StageConfig):
     """What is trained, for how long, and how hard. The defaults are those of BERT (Devlin et al., 2019, appendix A.2;
     google-research/bert, run_pretraining.py and optimization.py), with warm-up and logging scaled to the run's length.
     """
+
+    alternatives: ClassVar[tuple[tuple[str, ...], ...]] = (("steps", "tokens", "budget"), ("warmup_steps", "warmup_share"))
 
     model: SerializeAsAny[ModelConfig] | None = None
     """A preset's name, or a section of model values (preset: NAME starts from one); without it the checkpoint's, or BERT-base."""
@@ -208,7 +210,7 @@ class PretrainConfig(StageConfig):
 
     @model_validator(mode="after")
     def _one_length(self) -> PretrainConfig:
-        given = [name for name in ("steps", "tokens", "budget") if getattr(self, name) is not None]
+        given = [name for name in self.alternatives[0] if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(
                 f"{' and '.join(given)} exclude each other: each says how long to train; take one out ({given[0]}=null)"

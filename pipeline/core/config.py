@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
@@ -50,6 +50,9 @@ class StageConfig(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """Fields of which at most one can be given. Who sets one of them over a preset or a section takes back the others that stand there."""
 
     @classmethod
     def path_fields(cls) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from flows.graph.overrides import merge, nest, parse
+from model.train.config import PretrainConfig
+from pipeline.core.config import parse_config
 from pipeline.core.errors import UsageError
 from tests.flows.toy_run import CountConfig, LettersConfig
 
@@ -70,3 +72,13 @@ def test_dotted_and_nested_overrides_come_to_the_same_and_stay_so() -> None:
     whole = nest({"pretrain.model": {"preset": "a"}})
     assert nest(json.loads(json.dumps(whole))) == whole  # as they travel through Prefect
     assert merge({"model": {"width": 8}}, whole["pretrain"], None, "pretrain") == {"model": {"preset": "a"}}
+
+
+def test_who_sets_a_length_takes_back_the_other_one() -> None:
+    preset = {"steps": 5500, "warmup_steps": 200, "seed": 1}
+    assert merge(preset, {"budget": "2m"}, PretrainConfig, "pretrain") == {"warmup_steps": 200, "seed": 1, "budget": "2m"}
+    found = merge(preset, {"tokens": 9, "warmup_share": 0.1, "steps": None}, PretrainConfig, "pretrain")
+    assert found == {"seed": 1, "tokens": 9, "warmup_share": 0.1, "steps": None}
+    assert merge(preset, {"budget": None}, PretrainConfig, "pretrain") == {**preset, "budget": None}
+    with pytest.raises(UsageError, match="steps and budget exclude each other"):
+        parse_config(PretrainConfig, merge(preset, {"budget": "2m", "steps": 3}, PretrainConfig, "pretrain"), "pretrain")
