@@ -17,6 +17,7 @@ SPIKE_DEVIATIONS = 6.0
 USUAL = 12  # lines whose course a spike is held beside
 FLAT_LINES = 30  # so many log lines without any progress are told
 EVALUATING = 0.05  # of the time, the most that evaluations should take
+TOLERATED = 1.5  # times that: how many rows an evaluation may score is planned from an estimate
 STEEP = 12.0  # times the rate that suits the width
 
 
@@ -71,7 +72,7 @@ class Alarms:
 
     def _evaluating(self, line: Mapping[str, Any]) -> Iterator[str]:
         share = line.get("evaluation_share", 0.0)
-        if share > EVALUATING and self._once("evaluating"):
+        if share > TOLERATED * EVALUATING and self._once("evaluating"):
             yield (
                 f"evaluations have taken {share:.0%} of the time so far, {EVALUATING:.0%} is meant: score fewer rows (heldout_rows), or"
                 " score less often (evaluate_every)"

@@ -25,6 +25,7 @@ CLOSE = (
     0.1  # nats between the sentences of a pair, below which bf16 is not trusted: seventeen deviations of a BERT-mini's error
 )
 SAFETY = 2.5  # how many times the greatest error that was seen must be less than what counts as close
+FEWEST = 32  # pairs that the error is seen on: of a few the greatest may be far from what there is
 TASK = "minimal-pairs"
 
 Floats = npt.NDArray[np.float64]
@@ -91,7 +92,8 @@ def _scores(config: ScoreConfig, build: Build, scorer: Scorer, pairs: Sequence[M
 def settle(scores: Floats, exactly: Any) -> int:
     """Score close pairs again, in place, until none is left whose order the first scores' error could have turned.
 
-    What counts as close begins at `CLOSE`, and grows until it is `SAFETY` times the greatest error seen among those scored again.
+    What counts as close begins at `CLOSE`, or where the `FEWEST` closest pairs lie if that is farther, and grows until it is `SAFETY` times
+    the greatest error seen among those scored again.
 
     Args:
         scores: float64 [n, 2].
@@ -102,7 +104,8 @@ def settle(scores: Floats, exactly: Any) -> int:
     """
     margins = scores[:, 0] - scores[:, 1]
     done = np.zeros(len(scores), np.bool_)
-    close, error = CLOSE, 0.0
+    close = max(CLOSE, float(np.sort(np.abs(margins))[FEWEST])) if len(margins) > FEWEST else np.inf
+    error = 0.0
     while True:
         chosen = np.flatnonzero((np.abs(margins) < close) & ~done)
         if len(chosen):

@@ -28,7 +28,7 @@ def namespaces_work() -> bool:
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(not namespaces_work(), reason="network namespaces need root and iproute2")
 def test_two_hosts_train_as_one(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "dataset")

@@ -114,7 +114,7 @@ def checkpoint_of(place: Path) -> tuple[dict[str, str], dict[str, Any]]:
     return {name: digest for name, digest in digests(directory).items() if name != "training/state.json"}, state
 
 
-@pytest.mark.parametrize("victim", ["tree", "rank"])
+@pytest.mark.parametrize("victim", ["tree", pytest.param("rank", marks=pytest.mark.soak)])
 def test_the_same_command_goes_on(
     victim: str, straight: Path, database: str, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

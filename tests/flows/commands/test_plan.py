@@ -39,7 +39,7 @@ def test_a_person_s_plan_fits_the_screen(
     assert max(map(len, out.splitlines())) <= columns
     words = " ".join(out.split())
     for word in (
-        "354M parameters",
+        "355M parameters",
         "64 h100 in 8 machines",
         "most that fits",
         "GPU-h",

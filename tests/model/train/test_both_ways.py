@@ -290,8 +290,13 @@ def test_no_hugging_face_class_names_tokens_at_the_position_before(tmp_path: Pat
             assert hub_of("bert").to_config(tiny_config(), heads, None)["architectures"] == ["BertForMaskedLM"]
 
 
-def test_reading_from_left_to_right_keeps_the_logits_of_every_position() -> None:
+def test_reading_from_left_to_right_keeps_the_logits_of_every_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they are whole; in chunks there is one chunk of them, however many positions."""
     model = model_config("bert-base", vocab_size=30522)
+    of_a_position = (1 - MASK_SHARE) * 64 * 512 * 10 * model.hidden_size
+    chunked, everywhere = (activation_bytes(model, 512, causal_share=share, rows=64) for share in (0.0, 1.0))
+    assert everywhere - chunked == pytest.approx(of_a_position, rel=0.01)
+    monkeypatch.setattr("model.train.memory.in_chunks", lambda *_: False)
     masked, mixed, causal = (activation_bytes(model, 512, causal_share=share, rows=64) for share in (0.0, 0.5, 1.0))
     assert mixed == pytest.approx((masked + causal) / 2, rel=1e-3)
     logits = (1 - MASK_SHARE) * 64 * 512 * 10 * (model.vocab_size + model.hidden_size)

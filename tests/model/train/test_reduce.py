@@ -34,6 +34,8 @@ def test_one_process_trains_to_the_same_bits(tmp_path: Path) -> None:
     assert digests(resumed.checkpoint) == mine
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_every_stage_and_number_of_ranks_goes_on(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", vocab_size=67)
     values = {"precision": "bf16", "steps": 60, "log_every": 10, "evaluate_every": 60}

@@ -1,4 +1,7 @@
-"""A cluster of one job manager and two task managers, with a worker pool beside each: same bytes, though a worker is killed."""
+"""A cluster of one job manager and two task managers, with a worker pool beside each: same bytes, though a worker is killed.
+
+It takes three minutes, so `make soak` runs it; `make test` has Flink inside a process (test_same_bytes.py, test_flink.py).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.pipeline.engines.conftest import Cluster
 from tests.pipeline.engines.jobs import run
 from tests.pipeline.engines.units import build, numbered, within, work
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 
 def workers(cluster: Cluster) -> list[psutil.Process]:
