@@ -50,6 +50,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "batch 8 to 32": {"initial_batch": 8, "ramp_steps": 600},
     "rate .001": {"learning_rate": 0.001},
     "rate .004": {"learning_rate": 0.004},
+    "2 of 192": {"model": {"num_hidden_layers": 2, "hidden_size": 192, "intermediate_size": 576, "num_attention_heads": 3}},
     "2 of 128": {"model": {"num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 2}},
     "4 of 128": {"model": {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 2}},
     "4 of 192": {"model": {"hidden_size": 192, "intermediate_size": 576, "num_attention_heads": 3}},
