@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -191,9 +192,10 @@ def ours(name: str, budget: int, options: argparse.Namespace, work: Path) -> dic
     out = work / f"ours-{name}-{budget}"
     if (out / "found.json").exists():
         return dict(json.loads((out / "found.json").read_text()))
+    shutil.rmtree(out, ignore_errors=True)  # of a try that was cut off: what it made would take no time now
     told = ["--dataset", work / f"dataset-{kind}", "--budget", f"{budget}s", "--threads", options.threads, "--heldout-rows", 64]
     seconds = cloze("pretrain", *told, *words, "--set", "objectives=[mlm]", "--out", out / "pretrain")
-    cloze("export", out / "pretrain", "--out", out / "hf")
+    cloze("export", out / "pretrain", "--to", out / "hf")
     steps = json.loads((out / "pretrain" / "manifest.json").read_text())["summary"]["steps"]
     found = {"seconds": seconds, "steps": steps, "loss": scored(out / "hf", work)}
     (out / "found.json").write_text(json.dumps(found))
