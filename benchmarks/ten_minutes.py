@@ -4,8 +4,7 @@
 
 Each row is `cloze pretrain` as a user types it, from the first weights to the last checkpoint, with what `RECIPES` says beside `BASE`. All
 score the same held-out rows and the same masks: those of the dataset. A row that is there already is not trained again, so the table grows
-by calls.
-docs/speedrun.md is the record book.
+by calls. docs/speedrun.md is the record book.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Any
 import yaml
 
 from pipeline.core.artifact import read_manifest
+from pipeline.core.errors import did_you_mean
 
 BASE: dict[str, Any] = {
     "model": {
@@ -57,7 +57,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "rate .003": {"learning_rate": 0.003},
     "clip 5": {"clip": 5.0},
     "causal first": {"first": {"share": 0.3, "objectives": ["clm"], "schedule": "constant"}},
-    "causal first, half": {"first": {"share": 0.5, "objectives": ["clm"], "schedule": "constant"}},
+    "causal half first": {"first": {"share": 0.5, "objectives": ["clm"], "schedule": "constant"}},
     "both ways first": {"first": {"share": 0.5, "objectives": ["clm", "mntp"], "schedule": "constant"}},
     "2 layers": {"model": {"num_hidden_layers": 2}},
     "6 layers of 192": {
@@ -128,17 +128,19 @@ def main() -> None:
     parser.add_argument("--out", default="runs/ten-minutes")
     options = parser.parse_args()
     names = options.only.split(",") if options.only else list(RECIPES)
+    for part in [part for name in names for part in name.split(" + ") if part not in RECIPES]:
+        parser.error(f"there is no recipe {part!r}; {did_you_mean(part, RECIPES)}")
     print(
-        "| recipe | parameters | steps | million tokens | tokens/s | held-out MLM | beside the base |\n|---|---|---|---|---|---|---|"
+        "| recipe | parameters | steps | million tokens | tokens/s | held-out MLM | beside the first row |\n|---|---|---|---|---|---|---|"
     )
-    base = None
+    first = None
     for name in names:
         found = trained(name, options)
         loss = found["heldout_loss"]
-        base = loss if base is None else base
+        first = loss if first is None else first
         print(
             f"| {name} | {found['parameters'] / 1e6:.1f}M | {found['steps']:,} | {found['tokens'] / 1e6:.2f} | {found['tokens_per_second']:,.0f} "
-            f"| {loss:.3f} | {loss - base:+.3f} |",
+            f"| {loss:.3f} | {loss - first:+.3f} |",
             flush=True,
         )
 

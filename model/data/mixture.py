@@ -178,7 +178,8 @@ class MixedShards:
 
     def take(self, rows: I64, copies: I64) -> MaskedRows:
         """The rows, each with the mask copy asked for, in that order."""
-        sources, local = self.source(rows), self.local(rows)
+        sources = self.source(rows)
+        local = rows - self._starts[sources]
         order = np.argsort(sources, kind="stable")
         pieces = []
         for number in np.unique(sources).tolist():
