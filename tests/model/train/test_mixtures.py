@@ -171,7 +171,11 @@ def test_what_cannot_be_mixed_is_said_in_a_sentence(
 @pytest.mark.parametrize(
     ("names", "values", "sentence"),
     [
-        ("wiki books", {"mixture": {"wiky": 1, "books": 1}}, "'wiky', which is no dataset of this training; did you mean 'wiki'"),
+        (
+            "wiki books",
+            {"mixture": {"wiky": 1, "books": 1}},
+            "'wiky', which is no dataset of this training; did you mean 'wiki'",
+        ),
         ("wiki books", {"mixture": {"wiki": 1}}, "no weight of 'books'"),
         ("wiki", {"mixture": {"wiki": 1}}, "this training reads one"),
         ("wiki", {"mixture_temperature": 2}, "this training reads one"),
