@@ -101,7 +101,7 @@ class WarcReader(FileReader):
             kept = list(paragraphs(text))
         name = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:") or str(raw.offset)
         return Document(
-            id=f"{self.kind}/{file_slice.name}/{name}", source=self.kind, title=title or uri, paragraphs=tuple(kept)
+            id=f"{self.kind}/{file_slice.name}/{name}", source=self.kind, title=title or uri, paragraphs=tuple(kept), url=uri
         )
 
 

@@ -17,6 +17,7 @@ from pipeline.core import storage
 from pipeline.core.errors import DataError
 from pipeline.corpus.document import Document
 from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.provenance import page_url, wiki
 from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.recognized import HEAD_BYTES, is_for
 from pipeline.corpus.readers.unpack import as_utf8, open_source, peek
@@ -90,6 +91,7 @@ class WikipediaReader(FileReader):
                     site = site or dump.site
                     check_wiki(file_slice.path, site.dbname, site.base, options)
                     markup = _markup(site, options)
+                    tally.found(wiki(site.dbname, site.base, file_slice.name))
                 tally.read(len(page.text.encode("utf-8", "surrogatepass")))
                 reason = _reason(page, markup, disambiguation)
                 if reason is not None:
@@ -104,6 +106,7 @@ class WikipediaReader(FileReader):
                     title=page.title,
                     paragraphs=tuple(extracted.paragraphs),
                     language=markup.language,
+                    url=page_url(site.base, page.title) if site else "",
                 )
         finally:
             source.close()
