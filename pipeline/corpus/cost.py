@@ -38,15 +38,22 @@ def ahead(
     if before is not None and _sources(before["config"]) == _sources(config.model_dump(mode="json")):
         text, rough = float(before["bytes"]), False
     width = min(execution.workers, computer.cpus)
+    documents = int(text / DOCUMENT)
+    compared = execution.driver_references if beyond_one_process(execution, documents) else documents
     return Cost(
         amount=text,
         speed=SPEED,
         start=START,
         width=width,
         disk_bytes=int(2.2 * text),
-        memory_bytes=int((width + 1) * PROCESS_BYTES + text / DOCUMENT * REFERENCE),
+        memory_bytes=int((width + 1) * PROCESS_BYTES + compared * REFERENCE),
         makes={"bytes": text, "documents": text / DOCUMENT, "rough": rough},
     )
+
+
+def beyond_one_process(execution: Execution, documents: int) -> bool:
+    """Whether so many documents are compared on the engine. Beam's local runner would hold the whole shuffle in one process."""
+    return execution.runner.lower() != "local" and documents > execution.driver_references
 
 
 def clean_bytes(config: CorpusConfig) -> float:

@@ -131,6 +131,7 @@ class PartFile:
                 f"{path} is damaged ({str(error).splitlines()[0]}); remove the directory and run the stage again"
             ) from error
         self.batches: int = self._reader.num_record_batches
+        self.schema: pa.Schema = self._reader.schema
 
     def batch(self, number: int) -> pa.RecordBatch:
         return self._reader.get_batch(number)

@@ -78,7 +78,7 @@ def collect(
         "dropped_files": _most_first(counters, "dropped_files/"),
         "quarantined": _most_first(counters, "quarantined/"),
         "examples": _examples(results),
-        "duplicates": _duplicates(config, bundles, placed, parts),
+        "duplicates": _duplicates(config, placed, parts),
         "decontamination": _decontamination(config, results, counters),
         "personal_data": {
             "kinds": list(config.mask_personal_data),
@@ -117,8 +117,8 @@ def _sources(
         row["read_documents"] += result["counters"].get("read/documents", 0)
         row["read_bytes"] += result["counters"].get("read/bytes", 0)
         row["dropped_reading"] += sum(count for name, count in result["counters"].items() if name.startswith("dropped/"))
-    for (duplicate, _, _), count in placed.pairs.items():
-        rows[bundles[duplicate].kind]["duplicates"] += count
+    for (kind, _, _), count in placed.pairs.items():
+        rows[kind]["duplicates"] += count
     nothing = dict.fromkeys(("documents", "sentences", "words", "characters", "bytes"), 0)
     return [{**row, "files": len(files[kind]), **kept.get(kind, nothing)} for kind, row in sorted(rows.items())]
 
@@ -166,12 +166,11 @@ def _examples(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def _duplicates(config: CorpusConfig, bundles: Sequence[Bundle], placed: Plan, parts: tuple[str, ...]) -> dict[str, Any]:
+def _duplicates(config: CorpusConfig, placed: Plan, parts: tuple[str, ...]) -> dict[str, Any]:
     minhash = config.minhash()
     between: dict[tuple[str, str], int] = {}
-    for (duplicate, of, _), count in placed.pairs.items():
-        kinds = bundles[duplicate].kind, bundles[of].kind
-        between[kinds] = between.get(kinds, 0) + count
+    for (kind, of, _), count in placed.pairs.items():
+        between[kind, of] = between.get((kind, of), 0) + count
     return {
         "method": config.dedup,
         "bands": config.dedup_bands,
