@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from tests import warm as warming
 from tests.object_store import s3_server as s3_server
 from tests.object_store import store as store
 
@@ -25,6 +29,29 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+# Files that share a setup of many seconds are one worker's.
+TOGETHER = ("tests/operations/", "tests/pipeline/engines/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests stay on one worker, for the sake of what they share."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first: at the end no worker waits for another's."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow") and not item.get_closest_marker("soak"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +78,9 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 def _own_slots(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of tests wait for no run of the user, and keep none waiting."""
     monkeypatch.setenv("CLOZE_SLOTS", str(tmp_path_factory.getbasetemp() / "slots"))
+
+
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks and workers that this process starts are forks of a Python that has imported the libraries: see `tests.warm`."""
+    monkeypatch.setattr(sys, "executable", warming.python())

@@ -6,14 +6,14 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import warm
 from tests.conftest import REPOSITORY
 
-ENTRY = "from flows.cli import entry; entry()"
+ENTRY = warm.ENTRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Program:
     def python(self, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run Python in the copy, on the copy."""
         return subprocess.run(
-            [sys.executable, *map(str, arguments)],
+            [warm.python(), *map(str, arguments)],
             cwd=self.root,
             env={**os.environ, "PYTHONPATH": str(self.root), **environment},
             capture_output=True,

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.gpu.parent import Child, run_rows
 from benchmarks.gpu.rows import check_names, speed_names
 from benchmarks.gpu.table import markdown
+from tests import warm
 from tests.conftest import REPOSITORY
 
 # Of what `pyproject.toml` names, and a machine with a PyTorch image lacks or need not have.
@@ -53,7 +54,7 @@ def test_every_row_runs_on_a_cpu(tmp_path: Path) -> None:
     wanted = "^(?!check: (ZeRO|compiled))"
     done = subprocess.run(
         [
-            sys.executable,
+            warm.python(),
             "-m",
             "benchmarks.gpu",
             "--device",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.checks import DETERMINISTIC
-from benchmarks.gpu.parent import child_of, run_rows
+from benchmarks.gpu.parent import LONGEST, SHORTEST, child_of, run_rows
 from benchmarks.gpu.rows import check_names, speed_names
 from benchmarks.gpu.table import markdown
 
@@ -82,7 +82,8 @@ def main() -> None:
             [name for name in names if re.search(options.only, name)] for names in (check_names(), speed_names(options.tiny))
         ]
         checks, speeds = zip(wanted, children, strict=True)
-        run_rows(checks, speeds, 60 * options.minutes - MARGIN - (time.monotonic() - began), written)
+        left = 60 * options.minutes - MARGIN - (time.monotonic() - began)
+        run_rows(checks, speeds, left, written, SHORTEST if options.tiny else LONGEST)
     print()
     print(markdown(rows, told))
     failed = [row["row"] for row in rows if row["row"].startswith("check: ") and row["ok"] is False]

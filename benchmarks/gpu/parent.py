@@ -93,7 +93,11 @@ class Child:
 
 
 def run_rows(
-    checks: tuple[Sequence[str], Child], speeds: tuple[Sequence[str], Child], seconds: float, written: Callable[[Row], None]
+    checks: tuple[Sequence[str], Child],
+    speeds: tuple[Sequence[str], Child],
+    seconds: float,
+    written: Callable[[Row], None],
+    longest: float = LONGEST,
 ) -> list[Row]:
     """All rows in their order, each with its share of the time that is left; those that there is no time for say so.
 
@@ -101,6 +105,7 @@ def run_rows(
         checks, speeds: names, and who runs them.
         seconds: of all together, from now.
         written: is given each row as it comes.
+        longest: seconds of measuring, of a row.
     """
     began, found = time.monotonic(), list[Row]()
     for rows, child, share in ((*checks, CHECKS_SHARE if speeds[0] else 1.0), (*speeds, 1.0)):
@@ -112,7 +117,7 @@ def run_rows(
                     answer: Row = {"row": row, "ok": None, "error": "there was no time left", "took": 0.0}
                 else:
                     own = left / (len(rows) - number)
-                    measured = min(LONGEST, max(SHORTEST, MEASURED * own))
+                    measured = min(longest, max(SHORTEST, MEASURED * own))
                     answer = child.ask(row, measured, min(whole, max(SLOW, 3 * own)))
                 found.append(answer)
                 written(answer)

@@ -25,7 +25,7 @@ from pipeline.corpus.steps.chain import prepare_steps
 if TYPE_CHECKING:
     from pipeline.corpus.dedup.plan import Plan
 
-VERSION = 5  # 5: <br /> ends a line of text; Markdown books; marks of notes in TEI
+VERSION = 6  # 6: documents say their address, licence and origin; records have fields url and licence
 
 CARD_PAGE, CARD = "card.html", "card.json"
 PAIRS = 6  # of duplicates of each kind in the card
@@ -140,6 +140,7 @@ def _summary(build: Build, card: dict[str, Any]) -> dict[str, Any]:
         "contaminated": {task["name"]: task["documents"] for task in card["decontamination"]["tasks"] if task["documents"]},
         "languages": card["languages"]["shares"],
         "sources": {source["kind"]: {name: source[name] for name in ("documents", "bytes")} for source in card["sources"]},
+        "licences": {one["licence"]: one["documents"] for one in card["licences"]},
         **({"mixture": card["mixture"]} if card["mixture"] else {}),
         "heldout_documents": totals["heldout_documents"],
         "shards": totals["shards"],

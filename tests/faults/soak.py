@@ -15,6 +15,7 @@ import random
 import shutil
 import signal
 import statistics
+import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -24,8 +25,9 @@ from pathlib import Path
 
 from model.train.metrics import timeless
 from pipeline.core import artifact, checkpoints
+from tests import warm
 from tests.conftest import REPOSITORY
-from tests.faults.warm import MARK, Verb, Warm
+from tests.faults.marks import MARK
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import digests
 
@@ -76,8 +78,8 @@ class Trainings:
 
     name = "training"
 
-    def __init__(self, warm: Warm, place: Path, chance: random.Random) -> None:
-        self._warm, self._place, self._chance = warm, place, chance
+    def __init__(self, forks: Forks, place: Path, chance: random.Random) -> None:
+        self._forks, self._place, self._chance = forks, place, chance
         self._dataset = write_dataset(place / "dataset")
         self._mark = place / "mark"
         self.tally = Tally(self.name)
@@ -90,16 +92,16 @@ class Trainings:
     def log(self) -> str:
         return (self._place / "log").read_text(errors="replace")[-3000:]
 
-    def _begin(self, out: Path) -> Verb:
+    def _begin(self, out: Path) -> subprocess.Popen[bytes]:
         self._mark.write_text("start")
         sizes = [word for name in TINY for word in ("--set", f"model.{name}")]
-        return self._warm.cloze(
+        return begin(
+            self._place / "log",
             *("pretrain", "--dataset", self._dataset, "--model", "bert-tiny", "--steps", STEPS, "--global-batch", 8),
             *("--precision", "fp32", *sizes, "--learning-rate", "3e-3", "--heldout-rows", 8, "--evaluate-every", LOOKS),
             *("--processes", 2, "--threads", 1, "--device", "cpu", "--engine", "torch", "--checkpoint-every", SAVES),
             *("--log-every", 1, "--out", out),
-            log=self._place / "log",
-            **{MARK: str(self._mark)},
+            **{MARK: str(self._mark), warm.PREPARE: "tests.faults.marks:marked"},
         )
 
     def _made(self, out: Path) -> tuple[object, ...]:
@@ -126,7 +128,7 @@ class Trainings:
         killed = time.monotonic()
         reached = len(lines_of(out / "metrics.jsonl"))
         again = self._begin(out)
-        while self._mark.read_text() == "start" and not again.ended():
+        while self._mark.read_text() == "start" and again.poll() is None:
             time.sleep(0.01)
         self.tally.resumed.append(time.monotonic() - killed)
         ended = again.wait() == 0
@@ -149,9 +151,9 @@ class Trainings:
             earliest -= 0.8 * self.tally.undisturbed
         while True:
             moment = self._moment(out)
-            if moment == "over" or verb.ended():
+            if moment == "over" or verb.poll() is not None:
                 verb.wait()
-                self._warm.alone()
+                self._forks.alone()
                 return None
             if time.monotonic() > earliest and aim in ("any", moment):
                 break
@@ -160,15 +162,15 @@ class Trainings:
             time.sleep(0.001)
         time.sleep(self._chance.uniform(0, 0.01))
         moment = self._moment(out)
-        ranks = [pid for pid in self._warm.forks() if pid != verb.pid]
+        first, *ranks = self._forks.living() or [verb.pid]
         if ranks and self._chance.random() < 0.3:
             end([self._chance.choice(ranks)])
             moment += " of one rank"
             verb.wait()
         else:
-            end(self._chance.sample([verb.pid, *ranks], len(ranks) + 1))
+            end(self._chance.sample([first, *ranks], len(ranks) + 1))
             verb.wait()
-        self._warm.alone()
+        self._forks.alone()
         return None if artifact.is_artifact(str(out)) else moment
 
 
@@ -177,8 +179,8 @@ class DataStages:
 
     name = "data stages"
 
-    def __init__(self, warm: Warm, place: Path, chance: random.Random) -> None:
-        self._warm, self._place, self._chance = warm, place, chance
+    def __init__(self, forks: Forks, place: Path, chance: random.Random) -> None:
+        self._forks, self._place, self._chance = forks, place, chance
         self.tally = Tally(self.name)
         self._straight = place / "straight"
         self._straight.mkdir(parents=True)
@@ -214,8 +216,8 @@ class DataStages:
             ),
         }
 
-    def _begin(self, stage: str, out: Path) -> Verb:
-        return self._warm.cloze(*self._commands(out)[stage], log=self._place / "log")
+    def _begin(self, stage: str, out: Path) -> subprocess.Popen[bytes]:
+        return begin(self._place / "log", *self._commands(out)[stage])
 
     def kill(self, number: int) -> None:
         """One kill, then the same command to the end."""
@@ -237,10 +239,33 @@ class DataStages:
         out.mkdir(exist_ok=True)
         verb = self._begin(stage, out)
         time.sleep(self._chance.uniform(0, self._seconds[stage]))
-        end([verb.pid, *(pid for pid in self._warm.forks() if pid != verb.pid)])
+        end(self._forks.living() or [verb.pid])
         verb.wait()
-        self._warm.alone()
+        self._forks.alone()
         return not artifact.is_artifact(str(out / stage))
+
+
+class Forks:
+    """The processes of what is begun here: what starts them hears of their end, see `tests.warm`."""
+
+    def __init__(self) -> None:
+        self._others = set(warm.nursery().forks())
+
+    def living(self) -> list[int]:
+        """The verb and its ranks."""
+        return [pid for pid in warm.nursery().forks() if pid not in self._others]
+
+    def alone(self) -> None:
+        """Wait until none lives."""
+        while self.living():
+            time.sleep(0.005)
+
+
+def begin(log: Path, *arguments: object, **environment: str) -> subprocess.Popen[bytes]:
+    """Start a verb."""
+    with log.open("wb") as output:
+        command = [warm.python(), "-c", warm.ENTRY, *map(str, arguments)]
+        return subprocess.Popen(command, env={**os.environ, **environment}, stdout=output, stderr=output)
 
 
 def end(pids: Sequence[int]) -> None:
@@ -265,14 +290,15 @@ def soak(
     """So many kills of each, the two kinds in turn. Args: seconds: no more are begun after them; told: hears of every kill."""
     deadline = None if seconds is None else time.monotonic() + seconds
     chance = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="cloze-soak-") as directory, Warm(Path(directory)) as warm:
+    with tempfile.TemporaryDirectory(prefix="cloze-soak-") as directory:
+        forks = Forks()
         kinds: list[tuple[Trainings | DataStages, int]] = []
         if trainings:
             (place := Path(directory) / "trainings").mkdir()
-            kinds.append((Trainings(warm, place, chance), trainings))
+            kinds.append((Trainings(forks, place, chance), trainings))
         if data:
             (place := Path(directory) / "data").mkdir()
-            kinds.append((DataStages(warm, place, chance), data))
+            kinds.append((DataStages(forks, place, chance), data))
         for number in range(max(trainings, data)):
             for kind, wanted in kinds:
                 most = max(trainings, data)

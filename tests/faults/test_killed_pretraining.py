@@ -6,12 +6,10 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
@@ -19,6 +17,7 @@ from flows.graph import config as configs
 from flows.graph import plan
 from flows.tracking.spool import Spool
 from pipeline.core import artifact
+from tests import warm
 from tests.faults.test_killed_run import kill_tree
 from tests.flows.test_cli import Done, cloze
 from tests.model.datasets import lines, write_dataset
@@ -54,7 +53,7 @@ def run(place: Path, database: str) -> Done:
 
 
 def start(place: Path, database: str) -> subprocess.Popen[str]:
-    command = [str(Path(sys.executable).parent / "cloze"), *COMMAND]
+    command = [warm.python(), "-c", warm.ENTRY, *COMMAND]
     env = {**os.environ, "MLFLOW_TRACKING_URI": database}
     return subprocess.Popen(command, cwd=place, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
@@ -125,7 +124,7 @@ def test_the_same_command_goes_on(
     if victim == "tree":
         kill_tree(process)  # type: ignore[arg-type]
     else:
-        ranks = [child for child in psutil.Process(process.pid).children(recursive=True) if "model.worker" in child.cmdline()]
+        ranks = [child for child in warm.family(process.pid) if "model.worker" in child.cmdline()]
         ranks[1].kill()
         _, told = process.communicate(timeout=60)
         assert process.returncode == 1

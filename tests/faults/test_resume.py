@@ -5,17 +5,30 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from model.checkpoint import load
+from tests import warm
 from tests.flows.test_cli import cloze
 from tests.model.datasets import write_dataset
 
-ARGUMENTS = ["--model", "bert-tiny", "--steps", "120", "--global-batch", "8", "--precision", "fp32", "--checkpoint-every", "20"]
+SIZES = ("hidden_size=32", "num_attention_heads=2", "intermediate_size=48", "max_position_embeddings=40")
+ARGUMENTS = [
+    "--model",
+    "bert-tiny",
+    *(f"--set=model.{size}" for size in SIZES),
+    "--steps",
+    "120",
+    "--global-batch",
+    "8",
+    "--precision",
+    "fp32",
+    "--checkpoint-every",
+    "20",
+]
 
 
 @pytest.mark.slow
@@ -23,7 +36,7 @@ def test_stopped_then_resumed_is_as_never_stopped(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "dataset")
     straight = cloze("pretrain", "--dataset", dataset, *ARGUMENTS, "--out", tmp_path / "straight")
     assert straight.returncode == 0, straight.stderr
-    command = [str(Path(sys.executable).parent / "cloze"), "pretrain", "--dataset", str(dataset), *ARGUMENTS]
+    command = [warm.python(), "-c", warm.ENTRY, "pretrain", "--dataset", str(dataset), *ARGUMENTS]
     process = subprocess.Popen(
         [*command, "--out", str(tmp_path / "stopped")], stderr=subprocess.PIPE, text=True, env={**os.environ}
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,12 +15,12 @@ import torch
 from model import checkpoint
 from model.train.distributed import World
 from model.train.grace import Grace
+from tests import warm
 from tests.faults.test_hangs import Listener
 from tests.model.datasets import write_dataset
 
 ARGUMENTS = ["--model", "bert-tiny", "--steps", "100000", "--global-batch", "8", "--precision", "fp32", "--processes", "2"]
 QUIET = ["--evaluate-every", "100000", "--log-every", "1", "--threads", "1", "--device", "cpu"]
-ENTRY = "from flows.cli import entry; entry()"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
@@ -32,12 +31,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def start(dataset: str, out: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", ENTRY, "pretrain", "--dataset", dataset, *ARGUMENTS, *QUIET, "--out", str(out)]
+    command = [warm.python(), "-c", warm.ENTRY, "pretrain", "--dataset", dataset, *ARGUMENTS, *QUIET, "--out", str(out)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    return [child for child in psutil.Process(process.pid).children() if "model.worker" in child.cmdline()]
+    return [child for child in warm.family(process.pid) if "model.worker" in child.cmdline()]
 
 
 def ended(process: subprocess.Popen[str], ranks: list[psutil.Process]) -> str:

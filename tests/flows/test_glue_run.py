@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from flows.report.glue import FILES
 from model import checkpoint
 from model.families.models import new_model
 from pipeline import tokenizer
+from tests import warm
 from tests.glue_files import TEST_ROWS, write_glue
 from tests.tiny_models import PIECES, tiny_config
 
@@ -36,7 +36,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def run(tmp_path: Path, preset: str, *settings: str) -> tuple[dict[str, Any], str]:
     how = ["finetune.epochs=1", "finetune.batch_size=4", "run.device=cpu", "run.threads=1", "run.share=true"]
     options = [part for setting in (*how, *settings) for part in ("--set", setting)]
-    command = [sys.executable, "-c", "from flows.cli import entry; entry()", "run", preset, "--no-prefect", "--json", *options]
+    command = [warm.python(), "-c", warm.ENTRY, "run", preset, "--no-prefect", "--json", *options]
     environment = {**os.environ, "CLOZE_RUNS": str(tmp_path / "runs"), "CLOZE_SLOTS": str(tmp_path / "slots"), "COLUMNS": "160"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1500, env=environment)
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from flows.graph.nodes import Node
 from flows.graph.overrides import parse
 from flows.graph.plan import plan
 from pipeline.core.errors import DataError, UsageError
+from tests import warm
 from tests.glue_files import write_glue
 
 GLUE = Path()
@@ -333,7 +333,7 @@ def run(tmp_path: Path, name: str, *settings: str, only: tuple[str, ...] = ()) -
     """What `cloze run` tells of a tiny version of the preset."""
     given = [SOURCES, "corpus.heldout_fraction=0.2", *TINY, *settings]
     options = [part for setting in given for part in ("--set", setting)] + [part for node in only for part in ("--only", node)]
-    command = [sys.executable, "-c", "from flows.cli import entry; entry()", "run", name, "--no-prefect", "--json", *options]
+    command = [warm.python(), "-c", warm.ENTRY, "run", name, "--no-prefect", "--json", *options]
     environment = {**os.environ, "CLOZE_RUNS": str(tmp_path / "runs"), "CLOZE_SLOTS": str(tmp_path / "slots")}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200, env=environment)
     assert done.returncode == 0, done.stderr

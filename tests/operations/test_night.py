@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from http.server import HTTPServer
@@ -20,6 +19,7 @@ from flows.night import night, suite
 from flows.night.journal import Journal
 from flows.session import RunParameters, Session, run_plain
 from flows.tracking.spool import Spool
+from tests import warm
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
 from tests.model.datasets import write_dataset
@@ -27,7 +27,7 @@ from tests.operations.servers import Operations, until
 from tests.operations.servers import cloze as cloze_there
 from tests.operations.test_deploy import Hearing
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("warm")]
 EASY = {"task": "sst2", "baselines": False, "epochs": 3, "batch_size": 8, "learning_rate": 0.001, "max_length": 32}
 RUN = {"threads": 1, "cpus": 1, "device": "cpu"}
 
@@ -178,7 +178,7 @@ def test_nights_beside_a_training_that_removes_its_checkpoints(place: Path, monk
         "run": {**RUN, "checkpoint_every": 2, "keep_checkpoints": 1, "share": True},
     }
     (place / "going.yaml").write_text(yaml.safe_dump(content))
-    command = [sys.executable, "-c", "from flows.cli import entry; entry()", "run", str(place / "going.yaml"), "--no-prefect"]
+    command = [warm.python(), "-c", warm.ENTRY, "run", str(place / "going.yaml"), "--no-prefect"]
     with subprocess.Popen(
         command, cwd=place, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stderr=subprocess.DEVNULL
     ) as training:

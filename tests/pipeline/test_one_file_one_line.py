@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from tests import warm
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -131,7 +131,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cloze(directory: Path, *arguments: str) -> tuple[int, dict[str, object], str]:
     """Run the command with the extended pipeline: its exit code, its JSON, and what it says."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(directory), str(REPOSITORY)])}
-    command = [sys.executable, "-c", "from flows.cli import entry; entry()", *arguments, "--json"]
+    command = [warm.python(), "-c", warm.ENTRY, *arguments, "--json"]
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
     lines = done.stdout.splitlines()
     return done.returncode, json.loads(lines[-1]) if lines else {}, done.stderr

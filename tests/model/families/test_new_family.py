@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import warm
 from tests.conftest import REPOSITORY
 from tests.model.datasets import write_dataset
 
@@ -105,15 +105,14 @@ def add_line(path: Path, table: str, line: str) -> None:
 def python(program: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(program)}
     done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, cwd=program, env=environment, timeout=280, check=False
+        [warm.python(), *arguments], capture_output=True, text=True, cwd=program, env=environment, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 def cloze(program: Path, *arguments: object) -> dict[str, Any]:
-    entry = "from flows.cli import entry; entry()"
-    found: dict[str, Any] = json.loads(python(program, "-c", entry, *map(str, arguments), "--json").splitlines()[-1])
+    found: dict[str, Any] = json.loads(python(program, "-c", warm.ENTRY, *map(str, arguments), "--json").splitlines()[-1])
     return found
 
 

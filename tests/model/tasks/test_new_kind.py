@@ -6,11 +6,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.conftest import REPOSITORY
 from tests.model.tasks.stages import settings
 
@@ -116,9 +116,9 @@ def test_a_kind_without_classes_is_trained_and_evaluated_by_the_command_line(
 ) -> None:
     def cloze(*arguments: str) -> str:
         command = [
-            sys.executable,
+            warm.python(),
             "-c",
-            "import sys; from flows.cli import main; sys.exit(main(sys.argv[1:]))",
+            warm.ENTRY,
             *arguments,
             "--json",
         ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from pipeline.core import artifact, checkpoints
 from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
 from pipeline.tokenizer.tokenizer import Tokenizer
+from tests import warm
 from tests.model.tasks.stages import settings
 
 STEPS, EVERY = 195, 30  # 13 epochs of 15 steps
@@ -33,7 +33,7 @@ def lines(out: Path) -> list[dict[str, Any]]:
 
 def command(pretrained: str, data: Path, out: Path) -> list[str]:
     return [
-        *(str(Path(sys.executable).parent / "cloze"), "finetune", "--checkpoint", pretrained, "--data", str(data)),
+        *(warm.python(), "-c", warm.ENTRY, "finetune", "--checkpoint", pretrained, "--data", str(data)),
         *("--out", str(out), "--epochs", "13", "--batch-size", "16", "--learning-rate", "1e-3"),
         *("--device", "cpu", "--checkpoint-every", str(EVERY)),
         *("--set=max_length=32", "--set=precision=fp32", "--set=baselines=false"),
@@ -53,11 +53,11 @@ def test_killed_past_a_checkpoint_the_same_command_goes_on_to_the_same_bytes(
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.002)
-    family = [process, *psutil.Process(process.pid).children(recursive=True)]
+    family = warm.family(process.pid)
     for victim in family:
         victim.kill()
-    psutil.wait_procs(family[1:], timeout=60)
     process.wait()
+    psutil.wait_procs(family, timeout=60)
     assert not artifact.is_artifact(str(killed))
     saved = checkpoint.load(str(killed))
     assert EVERY <= saved.step < len(lines(killed)) < STEPS  # some lines are written anew
@@ -92,6 +92,7 @@ def still(tmp_path: Path, shape: ModelConfig, pieces: Tokenizer) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("warm")
 def test_two_ranks_learn_what_one_learns(still: str, sentiment: Path, tmp_path: Path) -> None:
     """The last batch of an epoch holds one sample, so that one rank gets a blank micro-batch; others are cut in three."""
     data = tmp_path / "data"

@@ -105,11 +105,11 @@ def cases(
     ]
 
 
-def table(wanted: Sequence[Case], timeout: float = 600.0) -> list[Row]:
-    """Run the cases in two new processes."""
+def table(wanted: Sequence[Case], steps: int = STEPS, timeout: float = 600.0) -> list[Row]:
+    """Run the cases in two new processes, each for so many steps."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        (directory / "cases.json").write_text(json.dumps([asdict(case) for case in wanted]))
+        (directory / "cases.json").write_text(json.dumps([steps, [asdict(case) for case in wanted]]))
         processes = start(["-m", "tests.model.train.engine_cases", name], RANKS, directory / "log")
         codes = [process.wait(timeout=timeout) for process in processes]
         assert not any(codes), (directory / "log").read_text()[-4000:]
@@ -130,21 +130,24 @@ def _main(directory: Path) -> None:
         write_dataset(directory / "running", vocab_size=67, pair_task=None)
     world.first_decides(lambda: 0)  # they are written
     known: dict[tuple[str, str, int, str], tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]] = {}
-    for values in json.loads((directory / "cases.json").read_text()):
+    steps, listed = json.loads((directory / "cases.json").read_text())
+    for values in listed:
         case = Case(**values)
         key = (case.family, case.precision, case.accumulation, case.optimizer)
         dataset = str(directory / DATASETS.get(case.family, "nsp"))
         if key not in known:
-            known = {key: _train(Case(case.family, "torch", 0, *key[1:]), dataset, alone)}
+            known = {key: _train(Case(case.family, "torch", 0, *key[1:]), dataset, alone, steps)}
         first, reference, norms = known[key]
-        _, weights, found = _train(case, dataset, world)
+        _, weights, found = _train(case, dataset, world, steps)
         if world.first:
             row = _compare(case, first, reference, weights, norms, found)
             with (directory / "rows.jsonl").open("a") as stream:
                 stream.write(json.dumps(asdict(row)) + "\n")
 
 
-def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]:
+def _train(
+    case: Case, dataset: str, world: Any, steps: int
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]:
     """The weights before and after, and the gradients' norms. One process runs the micro-batches of all ranks."""
     from model.data.collate import blank
     from model.data.sampler import Sampler
@@ -174,7 +177,7 @@ def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor
     freeze_unused(scoring, {**blank(pad=shards.info.special.pad), "mask_id": torch.tensor(-1)})
     first = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     recipe = Recipe(
-        pace=StepPace(steps=STEPS, span=STEPS),
+        pace=StepPace(steps=steps, span=steps),
         learning_rate=RATE,
         schedule=Schedule(),
         seed=1,
@@ -201,11 +204,11 @@ def _train(case: Case, dataset: str, world: Any) -> tuple[dict[str, torch.Tensor
         accumulation=case.accumulation,
     )
     norms = []
-    for step in range(STEPS):
+    for step in range(steps):
         work = [source.work(step, rank, RANKS).micro_batches for rank in range(RANKS)]
         counts = torch.tensor([scoring.targets(item.batch) for items in work for item in items]).sum(dim=0).clamp(min=1).float()
         mine = [item for items in work for item in items] if world.size == 1 else list(work[world.rank])
-        if step == STEPS // 2 and world.size > 1:
+        if step == steps // 2 and world.size > 1:
             assert not math.isfinite(_step(engine, mine, counts * math.nan, 1000 * step))
         norms.append(_step(engine, mine, counts, 1000 * step))
     return first, _together(engine, world), norms
@@ -239,7 +242,7 @@ def _compare(
     assert reference.keys() == weights.keys()
     differences = {
         name: float((weights[name] - tensor).norm())
-        / max(float((tensor - first[name]).norm()), FLOOR * RATE * STEPS * tensor.numel() ** 0.5)
+        / max(float((tensor - first[name]).norm()), FLOOR * RATE * len(found) * tensor.numel() ** 0.5)
         for name, tensor in reference.items()
         if tensor.is_floating_point()
     }

@@ -20,6 +20,7 @@ from pipeline.core.execution import Execution
 from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build, Outcome
 from pipeline.core.worker import Job
+from tests import warm
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TINY = {
@@ -82,11 +83,11 @@ def environments(world: int) -> list[dict[str, str]]:
 
 
 def start(command: Sequence[str], world: int, log: Path, **extra: str) -> list[subprocess.Popen[bytes]]:
-    """The ranks of a command, with their output in `log`."""
+    """The ranks of a command, with their output in `log`: forks of a Python that has imported the libraries."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         return [
-            subprocess.Popen([sys.executable, *command], cwd=REPOSITORY, env={**env, **extra}, stdout=output, stderr=output)
+            subprocess.Popen([warm.python(), *command], cwd=REPOSITORY, env={**env, **extra}, stdout=output, stderr=output)
             for env in environments(world)
         ]
 

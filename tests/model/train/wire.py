@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 SUMS = ("allreduce_", "reduce_", "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_")
+STEPS = 4
 CASES = [
     (engine, zero, reduce)
     for engine, zero in (("torch", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3))
@@ -51,7 +52,7 @@ def _main(directory: Path) -> None:
     found = []
     for engine, zero, reduce in CASES:
         with Wire() as wire:
-            _train(Case("bert", engine, zero, "bf16", 2, reduce=reduce), str(directory / "nsp"), world)
+            _train(Case("bert", engine, zero, "bf16", 2, reduce=reduce), str(directory / "nsp"), world, STEPS)
         found.append([[engine, zero, reduce], dict(wire.bytes)])
     if world.first:
         (directory / "wire.json").write_text(json.dumps(found))

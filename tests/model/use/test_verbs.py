@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build
-from tests.program import ENTRY
+from tests import warm
 from tests.tiny_models import write_checkpoint
 
 
@@ -135,7 +134,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def running(pretrained: str) -> Iterator[subprocess.Popen[str]]:
     """`cloze fill-mask` with its standard input and output in our hands."""
-    command = [sys.executable, "-c", ENTRY, "fill-mask", pretrained, "--top", "1"]
+    command = [warm.python(), "-c", warm.ENTRY, "fill-mask", pretrained, "--top", "1"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1) as process:
         yield process

@@ -24,6 +24,7 @@ from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.parts import place, shard_of
 from pipeline.corpus.schema import CORPUS
 from pipeline.corpus.stage import STAGE
+from tests import warm
 from tests.pipeline.corpus.corpora import make, rows
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden.json"
@@ -139,7 +140,7 @@ def test_killed_anywhere_it_ends_with_the_same_bytes(tmp_path, monkeypatch, writ
     source = _books(tmp_path / "books")
     expected = make(tmp_path / "straight", f"books={source}", **LOOSE).manifest.content_sha256
     out = tmp_path / "killed"
-    ended = subprocess.run([sys.executable, "-c", DRIVER, str(source), str(out), str(writes)], capture_output=True, check=False)
+    ended = subprocess.run([warm.python(), "-c", DRIVER, str(source), str(out), str(writes)], capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
     if writes == 18:
         assert not (out / "_scratch" / "plan.arrow").exists()

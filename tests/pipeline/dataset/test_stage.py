@@ -22,6 +22,7 @@ from pipeline.dataset.masking import MaskConfig, TokenTable, UnmaskedRows, draw_
 from pipeline.dataset.schema import DatasetInfo
 from pipeline.dataset.stage import STAGE
 from pipeline.tokenizer import load
+from tests import warm
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import CONFIG, PIECES, made_corpus, make, tables, write_vocab
 
@@ -142,7 +143,7 @@ def test_other_programs_open_the_shards(made):
 def test_workers_buckets_and_order_in_shards_do_not_matter(made, vocab, corpus, tmp_path):
     """Two worker processes, small buckets, and documents in another order within the corpus's shards: the same bytes."""
     scrambled = made_corpus(tmp_path / "scrambled", scrambled=True)
-    command = [sys.executable, "-c", DRIVER, scrambled, vocab, str(tmp_path / "out"), "2", json.dumps(CONFIG)]
+    command = [warm.python(), "-c", DRIVER, scrambled, vocab, str(tmp_path / "out"), "2", json.dumps(CONFIG)]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
     assert found == made.manifest.content_sha256
 
@@ -150,7 +151,7 @@ def test_workers_buckets_and_order_in_shards_do_not_matter(made, vocab, corpus, 
 @pytest.mark.parametrize("when", ["rows", "shards"])
 def test_killed_and_run_again(made, vocab, corpus, tmp_path, when):
     out = tmp_path / "out"
-    command = [sys.executable, "-c", DRIVER, corpus, vocab, str(out), "1", json.dumps(CONFIG)]
+    command = [warm.python(), "-c", DRIVER, corpus, vocab, str(out), "1", json.dumps(CONFIG)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not list((out / "_scratch" / when).glob("*.json")) and process.poll() is None and time.monotonic() < deadline:

@@ -15,6 +15,7 @@ import pytest
 from pipeline.core import artifact, fingerprints, lock, storage
 from pipeline.core.errors import ClozeError, DataError, UsageError
 from pipeline.corpus.sources import Source, list_sources, source_fingerprints
+from tests import warm
 from tests.flows.test_cli import cloze
 from tests.object_store import Store
 from tests.pipeline.engines.jobs import run, stage
@@ -86,7 +87,7 @@ def test_a_killed_upload_is_never_seen(store: Store) -> None:
 def test_a_stage_killed_while_it_writes_goes_on(store: Store, library: Path, samples: Path) -> None:
     dump, out = upload(store, library, "dump"), store.path("made", "corpus")
     script = "import sys; from flows.cli import entry; sys.argv[0] = 'cloze'; entry()"
-    command = [sys.executable, "-c", script, "corpus", "--source", f"books={dump}", "--out", out]
+    command = [warm.python(), "-c", script, "corpus", "--source", f"books={dump}", "--out", out]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as stage_process:
         assert within(60, lambda: any(name.startswith("_scratch/read/") for name in storage.list_files(out)))
         stage_process.kill()

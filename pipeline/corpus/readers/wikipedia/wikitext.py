@@ -21,9 +21,10 @@ from pipeline.corpus.document import HOLE_TEMPLATE
 from pipeline.corpus.readers.slots import SLOT
 from pipeline.corpus.readers.wikipedia import tables, templates
 from pipeline.corpus.readers.wikipedia.blocks import Blocks, Extracted, settle
-from pipeline.corpus.readers.wikipedia.elements import BEFORE_SLOT, Formulas, drop_elements
+from pipeline.corpus.readers.wikipedia.elements import BEFORE_SLOT, Formulas, drop_elements, power
 from pipeline.corpus.readers.wikipedia.hidden import hide
 from pipeline.corpus.readers.wikipedia.mediawiki_names import CATEGORY_ALIASES, FILE_ALIASES
+from pipeline.corpus.readers.wikipedia.sections import Sections
 
 _FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no text
 
@@ -123,7 +124,7 @@ class Markup:
         if "<code" in text or "<tt" in text or "<kbd" in text or "<samp" in text:
             text = _CODE.sub(lambda match: _TAG_NAME.sub(_unknown_tag, match[2]), text)
         if "<sup" in text:
-            text = _POWER.sub(_power, text)
+            text = _POWER.sub(lambda match: power(match[1], match[2]), text)
         text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
         if "-{" in text:
             text = _VARIANTS.sub(_variant, text)
@@ -198,9 +199,7 @@ class Markup:
         blocks = Blocks(found, self.language == "en")
         lines: list[str] = []  # of the paragraph that is open
         term = ""  # of a definition that has not come yet
-        none = 7  # below all levels of headings
-        skipped = none  # level of the heading whose section is being dropped
-        kept = 0 if not self._kept_sections or "" in self._kept_sections else none  # level of the heading whose section is kept
+        sections = Sections(self._dropped_sections, self._kept_sections)
 
         def flush() -> None:
             nonlocal term
@@ -227,13 +226,8 @@ class Markup:
                 flush()
                 blocks.heading()
                 found.dropped["heading"] += 1
-                level = len(heading[1])
-                name = html.unescape(heading[2]).strip(" :").lower()
-                if level <= skipped:
-                    skipped = level if name in self._dropped_sections else none
-                if self._kept_sections and (level <= kept or kept in (0, none)):
-                    kept = level if name in self._kept_sections else none
-            elif skipped < none or kept == none:
+                sections.heading(len(heading[1]), html.unescape(heading[2]))
+            elif not sections.is_read:
                 found.dropped["section"] += 1
             elif first in "*#;:":
                 if lines:
@@ -293,13 +287,6 @@ def _abandon(stack: list[_Frame]) -> None:
     else:
         content = content.rpartition("|")[2] if "\n" not in content else content
     stack[-1].pieces.append(content)
-
-
-def _power(match: re.Match[str]) -> str:
-    """`10<sup>−7</sup>` is 10^−7, `km<sup>2</sup>` km²; elsewhere (isotopes, ions, notes) figures stay as they stand."""
-    if match[1].isdigit() or match[1] == ")":
-        return f"{match[1]}^{match[2]}"
-    return match[1] + {"2": "²", "3": "³"}.get(match[2], match[2])
 
 
 def _unknown_tag(match: re.Match[str]) -> str:
