@@ -48,12 +48,23 @@ def ahead(
         disk_bytes=int(2.2 * text),
         memory_bytes=int((width + 1) * PROCESS_BYTES + compared * REFERENCE),
         makes={"bytes": text, "documents": text / DOCUMENT, "rough": rough},
+        note=_compared(execution, documents),
     )
 
 
 def beyond_one_process(execution: Execution, documents: int) -> bool:
     """Whether so many documents are compared on the engine. Beam's local runner would hold the whole shuffle in one process."""
     return execution.runner.lower() != "local" and documents > execution.driver_references
+
+
+def _compared(execution: Execution, documents: int) -> str:
+    """Where the search for duplicates runs, where that can be asked; documents are a guess from sizes of files."""
+    most, local = execution.driver_references, execution.runner.lower() == "local"
+    if local and documents <= most:
+        return ""
+    where = f"the shuffle of runner {execution.runner}" if beyond_one_process(execution, documents) else "one process"
+    limit = "runner local always does so" if local else f"driver_references is {most:,}"
+    return f"about {documents:,} documents are compared by {where} ({limit})"
 
 
 def clean_bytes(config: CorpusConfig) -> float:

@@ -43,7 +43,9 @@ def _centuries(ending: str = "", joint: str = "et") -> Rule:
             return _century(ending)(arguments, named)
         if joint:
             return f"{_ordinal(numbers[0])} {joint} {_ordinal(numbers[1])} siècles{ending}"
-        words = [argument for argument in arguments if argument and not _ROMAN.fullmatch(argument) and argument not in ("e", "er")]
+        words = [
+            argument for argument in arguments if argument and not _ROMAN.fullmatch(argument) and argument not in ("e", "er")
+        ]
         between = "–" if not words or words[0] in ("-", "–") else words[0]
         return f"{_ordinal(numbers[0])} {between} {_ordinal(numbers[1])} siècle{ending}"
 
@@ -65,9 +67,7 @@ def _unit(arguments: Arguments, named: Named) -> str:
     """`{{unité|1930|km|2}}`: the number, then units, powers left out."""
     if not arguments:
         return ""
-    return " ".join(
-        [_number(arguments[0]), *(word for word in arguments[1:] if word and not re.fullmatch(r"-?\d+", word))]
-    )
+    return " ".join([_number(arguments[0]), *(word for word in arguments[1:] if word and not re.fullmatch(r"-?\d+", word))])
 
 
 def _date(arguments: Arguments, named: Named) -> str:
@@ -140,11 +140,14 @@ FRENCH_RULES: dict[str, Rule] = {
     **dict.fromkeys(["p.", "pp."], _before("p.")),
     **dict.fromkeys(["av jc", "av. j.-c.", "avjc", "jc"], constant("av. J.-C.")),
     **dict.fromkeys(["ap jc", "ap. j.-c."], constant("apr. J.-C.")),
-    **dict.fromkeys(["exp", "ind", "indice", "refsou", "secsou", "par qui", "quoi", "refnec", "page h"], first),
+    **dict.fromkeys(["exp", "ind", "indice", "refsou", "secsou", "par qui", "quoi", "refnec", "page h", "abréviation discrète"], first),
     **dict.fromkeys(["page h'", "fchim"], lambda arguments, named: "".join(arguments[1:] if len(arguments) > 1 and not arguments[1].isdigit() else arguments)),
     **dict.fromkeys(["grec ancien", "grec moderne"], _slash),
     **dict.fromkeys(["api", "msapi", "phon"], constant(PHONES)),
-    "langue": _foreign,
+    **dict.fromkeys(["...", "…"], constant("…")),
+    **dict.fromkeys(["coll."], quoted("coll. « ", " »")),
+    **dict.fromkeys(["langue", "lang"], _foreign),
+    **dict.fromkeys(["aud", "prononciation", "lire en ligne", "écouter en ligne", "voir en ligne"], constant("")),
     "incise": _aside,
     "heure": _time,
     "souverain2": _ruler,

@@ -7,9 +7,22 @@ pipeline/corpus/readers/wikipedia/templates.py is dropped, as it is for English.
 from __future__ import annotations
 
 import re
+
 from pipeline.corpus.readers.slots import SLOT
 from pipeline.corpus.readers.wikipedia.languages import NAMES
-from pipeline.corpus.readers.wikipedia.templates_base import Arguments, Named, Rule, block, constant, first, last, quoted, second, spaced
+from pipeline.corpus.readers.wikipedia.templates_base import (
+    Arguments,
+    Named,
+    Rule,
+    block,
+    constant,
+    first,
+    last,
+    lines,
+    quoted,
+    second,
+    spaced,
+)
 from pipeline.corpus.readers.wikipedia.templates_french import FRENCH_RULES, ordinal
 from pipeline.corpus.readers.wikipedia.templates_numbers import fraction, grouped
 
@@ -23,6 +36,7 @@ _GERMAN_LANGUAGES = {
     "hi": "Hindi", "ko": "koreanisch", "vi": "vietnamesisch", "th": "thailändisch", "id": "indonesisch", "ca": "katalanisch", "eu": "baskisch",
     "gl": "galicisch", "cy": "walisisch", "gd": "schottisch-gälisch", "rm": "rätoromanisch", "lb": "luxemburgisch", "af": "Afrikaans", "sa": "Sanskrit",
 }  # fmt: skip
+_EXPONENT = re.compile(r"-?\d+")
 _INDICATED = frozenset(NAMES) | {"mul", "en"}  # {{en}} behind a French work: in which language it is
 _GERMAN_LANGUAGE = re.compile(r"([a-z]{2,3})s(?:-[a-z]+)?")
 
@@ -82,13 +96,17 @@ LOCAL_RULES: dict[str, Rule] = {
     # French
     **FRENCH_RULES,
     **{name: _or_itself(name) for name in ("e", "er", "re", "ème")},
+    # In all of them
+    **dict.fromkeys(
+        ["colonnes", "colonne", "columns-list", "columns list", "col-list", "col list", "mehrspaltige liste", "columnas", "lista de colunas"],
+        lines,
+    ),
     # Spanish, Italian, Portuguese
     **dict.fromkeys(["siglo"], _spanish_century),
     **dict.fromkeys(["cita larga", "citazione", "quote box", "cytat", "citaat"], block),
-    **dict.fromkeys(["fmtn", "fmt", "formatar número"], _portuguese_number),
+    **dict.fromkeys(["fmtn", "formatar número"], _portuguese_number),
     **dict.fromkeys(["séc", "séculos"], _portuguese_century),
-    "ac": _era("a.C."), "dc": _era("d.C."),
-    "unidad": FRENCH_RULES["unité"],
+    "unidad": lambda arguments, named: " ".join(word for place, word in enumerate(arguments) if word and (not place or not _EXPONENT.fullmatch(word))),
     **dict.fromkeys(["fecha", "data", "dni"], spaced),
     **dict.fromkeys(["dic"], first),
     # Russian, Polish, Dutch
@@ -101,7 +119,7 @@ LOCAL_RULES: dict[str, Rule] = {
 }  # fmt: skip
 
 
-OWN_RULES = {"fr": FRENCH_RULES}
+OWN_RULES: dict[str, dict[str, Rule]] = {"fr": FRENCH_RULES, "pt": {"ac": _era("a.C."), "dc": _era("d.C.")}}
 """Of a language's own wiki, before all others: names that mean something else there."""
 
 
