@@ -37,7 +37,6 @@ class Article:
         language: ISO 639, or empty.
         wiki: name of the database, such as `enwiki`; may be empty.
         url: of the page; may be empty.
-        licence: of the page; may be empty.
         templates: names of those that the page uses, without their namespace.
     """
 
@@ -49,7 +48,6 @@ class Article:
     language: str = ""
     wiki: str = ""
     url: str = ""
-    licence: str = ""
     templates: tuple[str, ...] = ()
 
 
@@ -76,9 +74,6 @@ def of_record(record: Mapping[str, Any]) -> Article:
         language=mediawiki_names.language_code(str(at(record, "in_language.identifier") or "")),
         wiki=str(at(record, "is_part_of.identifier") or ""),
         url=str(record.get("url") or ""),
-        licence=" OR ".join(
-            str(one["identifier"]) for one in record.get("license") or () if isinstance(one, dict) and one.get("identifier")
-        ),
         templates=tuple(
             str(one.get("name", "")).partition(":")[2] for one in templates or () if isinstance(one, dict)
         ),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pipeline.corpus.document import Document, mended
-from pipeline.corpus.provenance import wiki
 from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.byte_source import ByteSource, Damaged
 from pipeline.corpus.readers.html import archive
@@ -174,7 +173,6 @@ class _Reading:
     def _article(self, article: Article) -> Iterator[Document]:
         """A record that is an article."""
         check_wiki(self._slice.path, article.wiki, article.url, self._options)
-        self._tally.found(wiki(article.wiki, article.url, self._slice.name))
         self._tally.read(len(article.html.encode("utf-8", "surrogatepass")))
         root = self._parsed(mended(article.html))
         if root is not None:
@@ -210,8 +208,6 @@ class _Reading:
             title=article.title,
             paragraphs=tuple(extracted.paragraphs),
             language=way.language,
-            url=article.url,
-            licence=article.licence,
         )
 
     def _way(self, language: str) -> Rendered:

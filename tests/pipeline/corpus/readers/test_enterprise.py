@@ -265,13 +265,3 @@ def test_the_shards_are_the_same_for_one_and_two_workers(tmp_path):
         shards.append({path.name: path.read_bytes() for path in Path(result.artifact).glob("*.arrow")})
     assert len(shards[0]) > 2
     assert shards[0] == shards[1]
-
-
-def test_articles_say_where_they_are_from(tmp_path):
-    path = tmp_path / "enwiki-NS0-20240501-ENTERPRISE-HTML.ndjson"
-    path.write_bytes(lines(article(1), article(2, license=[{"name": "unnamed"}]), article(3, license=None)))
-    documents, (tally,) = read_all(path)
-    assert [(one.url, one.licence) for one in documents] == [
-        ("https://en.wikipedia.org/wiki/Mill", licence) for licence in ("CC-BY-SA-3.0", "", "")
-    ]
-    assert (tally.origin.label, tally.origin.licence) == ("enwiki 2024-05-01", "CC-BY-SA-4.0")
