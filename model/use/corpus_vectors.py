@@ -45,14 +45,17 @@ def run(config: VectorsConfig, build: Build) -> Outcome:
     documents = 0
     for number, name in enumerate(names):
         build.report.progress(number, len(names), "shards", {})
+        target = build.file(unit_vectors.file_name(name))
         table = read_arrow(storage.join(path, name))
+        documents += table.num_rows
+        if storage.exists(target):  # of a try that was interrupted
+            continue
         keys = table["key"].to_numpy()
         order = np.argsort(keys, kind="stable")
         texts = [" ".join(sentences) for sentences in table["sentences"].take(pa.array(order)).to_pylist()]
         found = unit_vectors.units(_vectors(embedder, texts, config.windows))
         batch = unit_vectors.batch(keys[order], found)
-        write_arrow(build.file(unit_vectors.file_name(name)), batch.schema, [batch])
-        documents += len(texts)
+        write_arrow(target, batch.schema, [batch])
     build.report.progress(len(names), len(names), "shards", {})
     summary = {
         "documents": documents,
