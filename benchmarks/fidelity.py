@@ -37,7 +37,9 @@ from pipeline.corpus.sources import plan_reading
 from pipeline.corpus.steps.chain import build_steps, run_steps
 
 SMALL = Path(__file__).parents[1] / "tests" / "pipeline" / "corpus" / "readers" / "pairs"
-_UNSPACED = "\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e01-\u0eff\u0f40-\u0fbc\u1000-\u109f\u1780-\u17ff"
+_UNSPACED = (
+    "\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e01-\u0eff\u0f40-\u0fbc\u1000-\u109f\u1780-\u17ff"
+)
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+")
 _GROUPED = re.compile(r"(?<=\d)[.,'’ \u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -181,7 +183,13 @@ def _texts(kind: str, path: Path, settings: Mapping[str, Any]) -> dict[int, str]
     """The sentences of each page, a line each, by its number."""
     config = parse_config(
         CorpusConfig,
-        {"sources": [{"kind": kind, "path": str(path)}], "minimum_words": 0, "minimum_characters": 0, "other_wikis": "read", **settings},
+        {
+            "sources": [{"kind": kind, "path": str(path)}],
+            "minimum_words": 0,
+            "minimum_characters": 0,
+            "other_wikis": "read",
+            **settings,
+        },
         "corpus",
     )
     steps = build_steps(config)

@@ -43,7 +43,9 @@ def _centuries(ending: str = "", joint: str = "et") -> Rule:
             return _century(ending)(arguments, named)
         if joint:
             return f"{_ordinal(numbers[0])} {joint} {_ordinal(numbers[1])} siècles{ending}"
-        words = [argument for argument in arguments if argument and not _ROMAN.fullmatch(argument) and argument not in ("e", "er")]
+        words = [
+            argument for argument in arguments if argument and not _ROMAN.fullmatch(argument) and argument not in ("e", "er")
+        ]
         between = "–" if not words or words[0] in ("-", "–") else words[0]
         return f"{_ordinal(numbers[0])} {between} {_ordinal(numbers[1])} siècle{ending}"
 
@@ -65,9 +67,7 @@ def _unit(arguments: Arguments, named: Named) -> str:
     """`{{unité|1930|km|2}}`: the number, then units, powers left out."""
     if not arguments:
         return ""
-    return " ".join(
-        [_number(arguments[0]), *(word for word in arguments[1:] if word and not re.fullmatch(r"-?\d+", word))]
-    )
+    return " ".join([_number(arguments[0]), *(word for word in arguments[1:] if word and not re.fullmatch(r"-?\d+", word))])
 
 
 def _date(arguments: Arguments, named: Named) -> str:

@@ -9,7 +9,18 @@ from __future__ import annotations
 import re
 from pipeline.corpus.readers.slots import SLOT
 from pipeline.corpus.readers.wikipedia.languages import NAMES
-from pipeline.corpus.readers.wikipedia.templates_base import Arguments, Named, Rule, block, constant, first, last, quoted, second, spaced
+from pipeline.corpus.readers.wikipedia.templates_base import (
+    Arguments,
+    Named,
+    Rule,
+    block,
+    constant,
+    first,
+    last,
+    quoted,
+    second,
+    spaced,
+)
 from pipeline.corpus.readers.wikipedia.templates_french import FRENCH_RULES, ordinal
 from pipeline.corpus.readers.wikipedia.templates_numbers import fraction, grouped
 

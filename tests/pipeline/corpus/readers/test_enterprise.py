@@ -38,7 +38,9 @@ def article(number, title="Mill", text=TEXT, *, namespace=0, language="en", wiki
 
 
 def lines(*records):
-    return "".join((record if isinstance(record, str) else json.dumps(record, ensure_ascii=False)) + "\n" for record in records).encode()
+    return "".join(
+        (record if isinstance(record, str) else json.dumps(record, ensure_ascii=False)) + "\n" for record in records
+    ).encode()
 
 
 def tar_of(members):
@@ -70,17 +72,28 @@ DUMP = {
         article(5, "Wheel"),
         {"name": "Bare", "identifier": 6, "article_body": {"wikitext": "x"}},
     ),
-    "enwiki_1.ndjson": lines(article(7, "Mill (disambiguation)"), article(8, "Stone", templates=[{"name": "Template:Disambiguation"}]), article(9, "Dam")),
+    "enwiki_1.ndjson": lines(
+        article(7, "Mill (disambiguation)"),
+        article(8, "Stone", templates=[{"name": "Template:Disambiguation"}]),
+        article(9, "Dam"),
+    ),
 }
 
 
-@pytest.mark.parametrize("name", ["enwiki_namespace_0.tar.gz", "enwiki-NS0-20240101-ENTERPRISE-HTML.json.tar.gz", "enwiki.tgz", "enwiki.tar"])
+@pytest.mark.parametrize(
+    "name", ["enwiki_namespace_0.tar.gz", "enwiki-NS0-20240101-ENTERPRISE-HTML.json.tar.gz", "enwiki.tgz", "enwiki.tar"]
+)
 def test_an_archive(tmp_path, name):
     data = tar_of(DUMP)
     (tmp_path / name).write_bytes(data if name.endswith(".tar") else gzip.compress(data))
     documents, (tally,) = read_all(tmp_path)
     assert [document.id for document in documents] == [f"html/{name}/{number}" for number in (1, 5, 9)]
-    assert (documents[0].title, documents[0].paragraphs, documents[0].language, documents[0].source) == ("Mill", (TEXT,), "en", "html")
+    assert (documents[0].title, documents[0].paragraphs, documents[0].language, documents[0].source) == (
+        "Mill",
+        (TEXT,),
+        "en",
+        "html",
+    )
     assert {name: count for name, count in tally.counters.items() if "bytes" not in name} == {
         "read/documents": 7,
         "dropped/redirect": 1,
@@ -107,7 +120,15 @@ def test_lines_alone(tmp_path, name):
 @pytest.mark.parametrize("share", [0.5, 0.97])
 def test_a_truncated_archive_is_told_in_a_sentence(tmp_path, share):
     noise = "".join(random.Random(1).choices("abcdefgh ", k=200_000))
-    data = gzip.compress(tar_of({"a.ndjson": lines(*(article(number, f"Mill {number}", f"{TEXT} {noise[number * 90 :][:90]}") for number in range(2000)))}))
+    data = gzip.compress(
+        tar_of(
+            {
+                "a.ndjson": lines(
+                    *(article(number, f"Mill {number}", f"{TEXT} {noise[number * 90 :][:90]}") for number in range(2000))
+                )
+            }
+        )
+    )
     path = tmp_path / "enwiki_namespace_0.tar.gz"
     path.write_bytes(data[: int(len(data) * share)])
     with pytest.raises(DataError) as told:
@@ -130,7 +151,13 @@ def test_an_archive_that_ends_inside_a_file(tmp_path):
 def test_a_file_gives_the_same_however_it_is_cut(tmp_path, monkeypatch, packed):
     noise = "".join(random.Random(2).choices("abcdefghij ", k=900_000))
     members = {
-        f"part_{part}.ndjson": lines(*(article(f"{part}-{number}", text=f"{TEXT} {noise[(part * 80 + number) * 4000 :][:4000]}") for number in range(80)), "{")
+        f"part_{part}.ndjson": lines(
+            *(
+                article(f"{part}-{number}", text=f"{TEXT} {noise[(part * 80 + number) * 4000 :][:4000]}")
+                for number in range(80)
+            ),
+            "{",
+        )
         for part in range(2)
     }
     data = tar_of(members | {"Page.html": f"<html><body><p>{TEXT}</p></body></html>".encode()})
@@ -166,10 +193,15 @@ def test_damage_is_told_by_one_slice(tmp_path, monkeypatch):
 
 def test_the_language_of_an_article_chooses_its_rules(tmp_path):
     german = "</p><h2>Einzelnachweise</h2><p>Es ist ein Nachweis, den niemand liest.</p><h2>References</h2><p>Das ist ein ganzer Satz"
-    (tmp_path / "a.ndjson").write_bytes(lines(article(1, text=TEXT + german + ".", language="de", wiki="dewiki"), article(2, text=TEXT + german + ".")))
+    (tmp_path / "a.ndjson").write_bytes(
+        lines(article(1, text=TEXT + german + ".", language="de", wiki="dewiki"), article(2, text=TEXT + german + "."))
+    )
     documents, _ = read_all(tmp_path)
     assert [document.language for document in documents] == ["de", "en"]
-    assert [document.paragraphs[1] for document in documents] == ["Das ist ein ganzer Satz.", "Es ist ein Nachweis, den niemand liest."]
+    assert [document.paragraphs[1] for document in documents] == [
+        "Das ist ein ganzer Satz.",
+        "Es ist ein Nachweis, den niemand liest.",
+    ]
 
 
 def test_a_wiki_of_another_kind_is_refused(tmp_path):
@@ -187,7 +219,10 @@ def test_lines_that_are_no_articles_are_refused(tmp_path):
     assert (documents, len(tally.unreadable)) == ([], 1)
 
 
-@pytest.mark.parametrize(("data", "advice"), [(b"<mediawiki xml:lang='en'>", "source wikipedia"), (b"%PDF-1.4", "take its text out"), (b"", "holds no page")])
+@pytest.mark.parametrize(
+    ("data", "advice"),
+    [(b"<mediawiki xml:lang='en'>", "source wikipedia"), (b"%PDF-1.4", "take its text out"), (b"", "holds no page")],
+)
 def test_other_files_are_told_as_what_they_are(tmp_path, data, advice):
     (tmp_path / "a.html").write_bytes(data)
     if not data:
@@ -202,11 +237,17 @@ PAGE = f"<html lang='de'><head><title>Mühle – Wikipedia</title></head><body><
 
 def test_folders_and_archives_of_pages(tmp_path):
     (tmp_path / "pages" / "M").mkdir(parents=True)
-    (tmp_path / "pages" / "M" / "Mühle.html").write_bytes(PAGE.replace(" – Wikipedia", "").encode("latin-1").replace(b"<head>", b"<head><meta charset='iso-8859-1'>"))
-    (tmp_path / "pages" / "talk.html").write_text('<html><body class="mediawiki ns-1"><p>It is talk.</p></body></html>', encoding="utf-8")
+    (tmp_path / "pages" / "M" / "Mühle.html").write_bytes(
+        PAGE.replace(" – Wikipedia", "").encode("latin-1").replace(b"<head>", b"<head><meta charset='iso-8859-1'>")
+    )
+    (tmp_path / "pages" / "talk.html").write_text(
+        '<html><body class="mediawiki ns-1"><p>It is talk.</p></body></html>', encoding="utf-8"
+    )
     (tmp_path / "pages" / "style.css").write_text("p {}", encoding="utf-8")
     documents, tallies = read_all(tmp_path / "pages")
-    assert [(one.id, one.title, one.language, one.paragraphs) for one in documents] == [("html/M/Mühle.html", "Mühle", "de", (TEXT,))]
+    assert [(one.id, one.title, one.language, one.paragraphs) for one in documents] == [
+        ("html/M/Mühle.html", "Mühle", "de", (TEXT,))
+    ]
     assert sum(one.counters["dropped/namespace"] for one in tallies) == 1
     data = tar_of({"M/Mühle.html": PAGE.encode(), "img/a.png": b"\x89PNG", "B.htm": PAGE.encode()})
     (tmp_path / "pages.tar.gz").write_bytes(gzip.compress(data))

@@ -86,7 +86,12 @@ def test_a_list_is_kept_whole_or_dropped_whole():
     found = extract(f"<body><p>{MILL}</p>{inventory}<p>{SECOND}</p></body>")
     assert (found.paragraphs, dict(found.dropped)) == ([MILL, SECOND], {"list_item": 3})
     text = "<ul><li>The dam was built in 1820.<ul><li>It was made of stone.</li></ul></li><li><p>The wheel is of wood.</p></li></ul>"
-    assert paragraphs(f"<p>{MILL}</p>{text}") == [MILL, "The dam was built in 1820.", "It was made of stone.", "The wheel is of wood."]
+    assert paragraphs(f"<p>{MILL}</p>{text}") == [
+        MILL,
+        "The dam was built in 1820.",
+        "It was made of stone.",
+        "The wheel is of wood.",
+    ]
 
 
 def test_a_list_joins_its_lead_in_and_takes_it_along():
@@ -94,7 +99,9 @@ def test_a_list_joins_its_lead_in_and_takes_it_along():
     assert paragraphs(f"{lead}<style></style><ul><li>the wheel;</li><li>the stones; and</li><li>the house.</li></ul>") == [
         "The mill has three parts: the wheel; the stones; and the house."
     ]
-    assert paragraphs(f"<p>{MILL} Its parts are:</p><ul><li>wheel</li><li>stones</li></ul>") == [f"{MILL} Its parts are: {HOLE_LIST}"]
+    assert paragraphs(f"<p>{MILL} Its parts are:</p><ul><li>wheel</li><li>stones</li></ul>") == [
+        f"{MILL} Its parts are: {HOLE_LIST}"
+    ]
     assert paragraphs(f"<p>{MILL} These are the parts:</p><table><tr><td>wheel</td></tr></table>") == [
         f"{MILL} These are the parts: {HOLE_LIST}"
     ]
@@ -175,7 +182,9 @@ def test_a_skin_is_no_text():
 
 
 def test_remarks_show_nothing():
-    assert paragraphs(f"<p><!-- a > b -->The mill<!-- <p> --> was built.<?php x ?> {SECOND}</p>") == [f"The mill was built. {SECOND}"]
+    assert paragraphs(f"<p><!-- a > b -->The mill<!-- <p> --> was built.<?php x ?> {SECOND}</p>") == [
+        f"The mill was built. {SECOND}"
+    ]
 
 
 def test_any_depth_and_any_bytes():
@@ -186,5 +195,8 @@ def test_any_depth_and_any_bytes():
                 parse(deep)
         else:
             assert paragraphs(deep) == told
-    assert paragraphs(f"<p>{MILL}\0 <b>It</b> stands still.<p>{SECOND}</table></p></p></div>") == [f"{MILL} It stands still.", SECOND]
+    assert paragraphs(f"<p>{MILL}\0 <b>It</b> stands still.<p>{SECOND}</table></p></p></div>") == [
+        f"{MILL} It stands still.",
+        SECOND,
+    ]
     assert paragraphs("<p>") == []
