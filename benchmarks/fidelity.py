@@ -59,7 +59,8 @@ class Pair:
 
     @property
     def name(self) -> str:
-        return f"{self.language}/{self.title}"
+        other = self.wiki not in ("", f"{self.language}wiki")
+        return f"{self.language}/{f'{self.wiki}:' if other else ''}{self.title}"
 
 
 @dataclass(slots=True)

@@ -23,7 +23,9 @@ _DATE = re.compile(r"-(\d{4})(?:(\d\d)(\d\d)|-(\d\d)-(\d\d))?(?=[-.])")
 _RESERVED = re.compile(r"[%?#&+\"<>\\^`{|}\s]")  # in a title; other letters stand in an address as they are (RFC 3987)
 # Projects whose text is under one licence, and since when (https://foundation.wikimedia.org/wiki/Policy:Terms_of_Use; the change to 4.0 was
 # on 7 June 2023, the one from the GFDL on 15 June 2009). Wikinews and Wikidata have others.
-_WIKIMEDIA = re.compile(r"(?:[\w-]+\.)*(?:wikipedia|wiktionary|wikibooks|wikiquote|wikisource|wikiversity|wikivoyage)\.org")
+_WIKIMEDIA = re.compile(
+    r"(?:([\w-]+)\.)?(?:m\.)?(wikipedia|wiktionary|wikibooks|wikiquote|wikisource|wikiversity|wikivoyage)\.org"
+)
 _SINCE = (("2023-06-07", "CC-BY-SA-4.0"), ("2009-06-15", "CC-BY-SA-3.0"), ("", "GFDL-1.2-or-later"))
 
 
@@ -84,13 +86,16 @@ def wiki(name: str, base: str, file: str) -> Origin:
     """A wiki's dump.
 
     Args:
-        name: of its database, such as `enwiki`; may be empty.
+        name: of its database, such as `enwiki`; may be empty, as in old dumps.
         base: address of its main page; may be empty.
         file: the dump's name, which may say the day.
     """
     host = (urlsplit(base).hostname or "").removeprefix("www.")
     found = _DATE.search(file)
     date = "-".join(filter(None, found.groups())) if found else ""
+    known = _WIKIMEDIA.fullmatch(host)
+    if known and known[1]:
+        name = name or known[1].replace("-", "_") + ("wiki" if known[2] == "wikipedia" else known[2])
     return Origin(name=name or host, url=f"https://{host}/" if host else "", date=date, licence=wiki_licence(host, date))
 
 

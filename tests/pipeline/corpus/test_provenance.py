@@ -57,8 +57,10 @@ def test_a_wiki_says_where_it_is_from():
     found = wiki("dewiki", base, "x/dewiki-20240501-pages-articles-multistream.xml.bz2")
     assert found == Origin(name="dewiki", url="https://de.wikipedia.org/", date="2024-05-01", licence="CC-BY-SA-4.0")
     assert wiki("", base, "dewiki-latest-pages-articles.xml") == Origin(
-        name="de.wikipedia.org", url="https://de.wikipedia.org/", licence="CC-BY-SA-4.0"
+        name="dewiki", url="https://de.wikipedia.org/", licence="CC-BY-SA-4.0"
     )
+    assert wiki("", "https://zh-yue.wikivoyage.org/wiki/A", "").name == "zh_yuewikivoyage"
+    assert wiki("", "https://wiki.example.org/wiki/A", "").name == "wiki.example.org"
     assert wiki("", "", "enwiki-2014-p10p10000.xml.bz2") == Origin(date="2014")
     assert page_url(base, "Große Straße?") == "https://de.wikipedia.org/wiki/Große_Straße%3F"
     assert page_url("http://x.org/w/index.php?title=Main", "A&B") == "http://x.org/w/index.php?title=A%26B"

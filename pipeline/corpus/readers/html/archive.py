@@ -10,7 +10,7 @@ import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from pipeline.core import storage
 from pipeline.corpus.readers.base import Slice
@@ -69,14 +69,15 @@ def is_tar(head: bytes) -> bool:
 class _Member:
     """A file in an archive. Attributes: torn: whether nothing can be read of the archive any more."""
 
-    def __init__(self, name: str, handle: IO[bytes]) -> None:
+    def __init__(self, name: str, handle: Any) -> None:
         self._name, self._handle, self.torn = name, handle, False
 
     def read(self, size: int, /) -> bytes:
         if self.torn:
             return b""
         try:
-            return self._handle.read1(min(size, _BLOCK))  # type: ignore[attr-defined]  # what is there, and not all before damage
+            found: bytes = self._handle.read1(min(size, _BLOCK))  # what is there, and not all before damage
+            return found
         except (Damaged, tarfile.TarError) as error:
             self.torn = True
             if isinstance(error, Damaged):

@@ -127,7 +127,7 @@ def _by_attributes(element: Any, attributes: Any) -> Role | None:
             return "formula"
         if name in _PHONES:
             return "phones"
-        if name in _SHOWN:
+        if name in _SHOWN and element.tag != "code":
             return "shown"
         if name == "sr-only":
             return "separator"

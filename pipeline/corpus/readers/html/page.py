@@ -175,10 +175,12 @@ class _Walk:
                 return "gone"
             data = element.get("data-mw")
             if data is not None and '"template"' in data:
-                names = _TEMPLATE.findall(data)
-                if names and all(PHONETIC.fullmatch(name.strip().lower().replace("_", " ")) for name in names):
+                names = [name.strip().lower().replace("_", " ") for name in _TEMPLATE.findall(data)]
+                if names and all(PHONETIC.fullmatch(name) for name in names):
                     self._spoken.add(about)
                     return "phones"
+                if names == ["ipa"] and '"2":{' not in data:
+                    return "text"  # what the sentence speaks of
         return role(element)
 
     def _no_text(self, element: Any, found: str) -> bool:

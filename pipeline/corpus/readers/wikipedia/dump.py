@@ -19,7 +19,8 @@ from pipeline.corpus.document import Document
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.provenance import page_url, wiki
 from pipeline.corpus.readers.base import FileReader, Slice, Tally
-from pipeline.corpus.readers.unpack import as_utf8, open_source
+from pipeline.corpus.readers.recognized import HEAD_BYTES, is_for
+from pipeline.corpus.readers.unpack import as_utf8, open_source, peek
 from pipeline.corpus.readers.wikipedia import mediawiki_names, multistream
 from pipeline.corpus.readers.wikipedia.sections import lowered
 
@@ -77,10 +78,14 @@ class WikipediaReader(FileReader):
         source = open_source(file_slice.path, file_slice.span)
         markup: Markup | None = None
         disambiguation = lowered(options.disambiguation_templates)
+        unpacked = source
+        if first:
+            head, unpacked = peek(as_utf8(source), HEAD_BYTES)
+            if head.lstrip()[:1] != b"<" and not is_for(self.kind, head, tally):
+                source.close()
+                return
         try:
-            dump = Dump(
-                as_utf8(source) if first else source, tally, options.maximum_document_bytes, fragment=not first, last=last
-            )
+            dump = Dump(unpacked, tally, options.maximum_document_bytes, fragment=not first, last=last)
             for page in dump.pages():
                 if markup is None:
                     site = site or dump.site

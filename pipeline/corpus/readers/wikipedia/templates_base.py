@@ -50,6 +50,13 @@ def quoted(opening: str, closing: str) -> Rule:
 
 
 def block(arguments: Arguments, named: Named) -> str:
-    """A quotation that is a paragraph of its own."""
+    """A quotation that is a paragraph of its own, with its translation."""
     text = next((named[name] for name in (*_TEXTS, "citation") if named.get(name)), first(arguments, named))
-    return f"\n\n{text}\n\n"
+    translation = named.get("übersetzung", "")
+    return f"\n\n{text}\n\n" + (f"{translation}\n\n" if translation else "")
+
+
+def lines(arguments: Arguments, named: Named) -> str:
+    """A list that a template shows in columns: `{{colonnes|nombre=4|1=* …}}`."""
+    text = named.get("1") or named.get("content") or first(arguments, named)
+    return f"\n{text}\n" if text else ""

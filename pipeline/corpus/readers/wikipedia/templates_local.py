@@ -7,6 +7,7 @@ pipeline/corpus/readers/wikipedia/templates.py is dropped, as it is for English.
 from __future__ import annotations
 
 import re
+
 from pipeline.corpus.readers.slots import SLOT
 from pipeline.corpus.readers.wikipedia.languages import NAMES
 from pipeline.corpus.readers.wikipedia.templates_base import (
@@ -17,6 +18,7 @@ from pipeline.corpus.readers.wikipedia.templates_base import (
     constant,
     first,
     last,
+    lines,
     quoted,
     second,
     spaced,
@@ -34,6 +36,7 @@ _GERMAN_LANGUAGES = {
     "hi": "Hindi", "ko": "koreanisch", "vi": "vietnamesisch", "th": "thailändisch", "id": "indonesisch", "ca": "katalanisch", "eu": "baskisch",
     "gl": "galicisch", "cy": "walisisch", "gd": "schottisch-gälisch", "rm": "rätoromanisch", "lb": "luxemburgisch", "af": "Afrikaans", "sa": "Sanskrit",
 }  # fmt: skip
+_EXPONENT = re.compile(r"-?\d+")
 _INDICATED = frozenset(NAMES) | {"mul", "en"}  # {{en}} behind a French work: in which language it is
 _GERMAN_LANGUAGE = re.compile(r"([a-z]{2,3})s(?:-[a-z]+)?")
 
@@ -64,6 +67,11 @@ def _portuguese_number(arguments: Arguments, named: Named) -> str:
     return " ".join([grouped(arguments[0], "pt"), *filter(None, arguments[1:2])]) if arguments else ""
 
 
+def _not_translated(arguments: Arguments, named: Named) -> str:
+    """`{{нп5|Мельник|мельнику|en|Miller}}` says `мельнику`."""
+    return first(arguments[1:2], named) or first(arguments, named)
+
+
 def _era(sign: str) -> Rule:
     return lambda arguments, named: f"{grouped(arguments[0], 'pt')} {sign}" if arguments else sign
 
@@ -76,7 +84,7 @@ def _or_itself(name: str) -> Rule:
 _FIRST = """
     nobr|nowrap|nw|unteilbar|petit|grand|référence nécessaire|référence souhaitée|terme défini|
     person|esd|cita requerida|citarequerida|cr|esc|senza riferimento|chiarire|abbr|abréviation|fakt|dopracować|
-    nobreak|нет ац|нп1|нп2|нп3|нп4|нп5|не переведено|не переведено 2|не переведено 3|не переведено 4|не переведено 5|comment|подсказка|num|число|
+    nobreak|нет ац|comment|подсказка|
     仮リンク|ill2|日本語版にない記事リンク|le|link-en|要出典範囲|読み|ルビ|ruby|補助漢字フォント|拡張漢字|fontbold|
     رابط لغة بديل مصطلح|وصلة إنترويكي|بحاجة لمصدر|
     출처 필요|tsl|internal link helper|link-ja|link-fr|feit|tooltip|klein|groß|sperrschrift
@@ -93,18 +101,24 @@ LOCAL_RULES: dict[str, Rule] = {
     # French
     **FRENCH_RULES,
     **{name: _or_itself(name) for name in ("e", "er", "re", "ème")},
+    # In all of them
+    **dict.fromkeys(
+        ["colonnes", "colonne", "columns-list", "columns list", "col-list", "col list", "mehrspaltige liste", "columnas", "lista de colunas"],
+        lines,
+    ),
     # Spanish, Italian, Portuguese
     **dict.fromkeys(["siglo"], _spanish_century),
     **dict.fromkeys(["cita larga", "citazione", "quote box", "cytat", "citaat"], block),
-    **dict.fromkeys(["fmtn", "fmt", "formatar número"], _portuguese_number),
+    **dict.fromkeys(["fmtn", "formatar número"], _portuguese_number),
     **dict.fromkeys(["séc", "séculos"], _portuguese_century),
-    "ac": _era("a.C."), "dc": _era("d.C."),
-    "unidad": FRENCH_RULES["unité"],
+    "unidad": lambda arguments, named: " ".join(word for place, word in enumerate(arguments) if word and (not place or not _EXPONENT.fullmatch(word))),
     **dict.fromkeys(["fecha", "data", "dni"], spaced),
     **dict.fromkeys(["dic"], first),
     # Russian, Polish, Dutch
     **dict.fromkeys(["iw", "j", "jęz", "язык"], last),
     **dict.fromkeys(["кавычки", "цитата"], quoted("«", "»")),
+    **dict.fromkeys(["нп", *(f"нп{number}" for number in "12345"), "не переведено", *(f"не переведено {number}" for number in "2345")], _not_translated),
+    **dict.fromkeys(["num", "число"], lambda arguments, named: " ".join([grouped(arguments[0], "ru"), *filter(None, arguments[1:2])]) if arguments else ""),
     # Japanese, Chinese, Korean
     **dict.fromkeys(["読み仮名", "読み仮名 ruby不使用", "ruby-ja", "ふりがな"], _reading),
     **dict.fromkeys(["kor", "zy"], second),
@@ -112,7 +126,7 @@ LOCAL_RULES: dict[str, Rule] = {
 }  # fmt: skip
 
 
-OWN_RULES = {"fr": FRENCH_RULES}
+OWN_RULES: dict[str, dict[str, Rule]] = {"fr": FRENCH_RULES, "pt": {"ac": _era("a.C."), "dc": _era("d.C.")}}
 """Of a language's own wiki, before all others: names that mean something else there."""
 
 

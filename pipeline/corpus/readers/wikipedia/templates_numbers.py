@@ -139,10 +139,9 @@ def date(arguments: Arguments, named: Named) -> str:
 
 def as_of(arguments: Arguments, named: Named) -> str:
     """`{{as of|2012|June}}` says `As of June 2012`."""
-    text = (
-        named.get("alt")
-        or f"{'Since' if named.get('since') else 'As of'} {date(arguments, {'mf': 'y' if named.get('df', '').lower() == 'us' else '', **named})}{named.get('post', '')}"
-    )
+    first = {"mf": "y" if named.get("df", "").lower() == "us" else "", **named}
+    told = f"{'Since' if named.get('since') else 'As of'} {date(arguments, first)}{named.get('post', '')}"
+    text = named.get("alt") or told
     lower = named.get("lc") or named.get("lc_text")
     return text[0].lower() + text[1:] if lower and lower.lower() not in ("n", "no", "off") else text
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pipeline.corpus.document import HOLE_TEMPLATE
 from pipeline.corpus.readers.slots import SLOT
 from pipeline.corpus.readers.wikipedia import tables, templates
+from pipeline.corpus.readers.wikipedia.apostrophes import without_quotes
 from pipeline.corpus.readers.wikipedia.blocks import Blocks, Extracted, settle
 from pipeline.corpus.readers.wikipedia.elements import BEFORE_SLOT, Formulas, drop_elements, power
 from pipeline.corpus.readers.wikipedia.hidden import hide
@@ -48,8 +49,6 @@ _BLOCK_TAG = re.compile(
 )
 _BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9:-]*(?:\s[^<>]*)?/?>")
-_POSSESSIVE = re.compile(r"(?<=\w)'''(?=s\b)")  # the end of italics, and an apostrophe: ''Eagle'''s
-_QUOTES = re.compile("'{2,}")
 _SWITCH = re.compile(r"__[^\W\d_]{3,}__")
 _VARIANTS = re.compile(r"-\{([^{}]*)\}-")  # of a word in several scripts: -{zh-hans:软件; zh-hant:軟體}-
 _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
@@ -128,10 +127,7 @@ class Markup:
         text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
         if "-{" in text:
             text = _VARIANTS.sub(_variant, text)
-        if "'''s" in text:
-            text = _POSSESSIVE.sub("'", text)
-        text = _QUOTES.sub(_apostrophes, _SWITCH.sub("", text))
-        return self._paragraphs(text)
+        return self._paragraphs(without_quotes(_SWITCH.sub("", text)))
 
     def _resolve(self, text: str) -> str:
         """Templates, links and tables replaced by their text; brackets without a partner are dropped."""
@@ -297,9 +293,3 @@ def _variant(match: re.Match[str]) -> str:
     """The first script's word: readers of one wiki write in all of them."""
     content = match[1].partition("|")[2] if "|" in match[1] else match[1]
     return content.split(";")[0].rpartition(":")[2].strip()
-
-
-def _apostrophes(match: re.Match[str]) -> str:
-    """Two are italic, three bold, five both; of four, one is an apostrophe."""
-    count = len(match[0])
-    return "'" if count == 4 else "'" * max(0, count - 5)

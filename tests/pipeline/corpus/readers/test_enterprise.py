@@ -94,6 +94,8 @@ def test_an_archive(tmp_path, name):
         "en",
         "html",
     )
+    assert (documents[0].url, documents[0].licence) == ("https://en.wikipedia.org/wiki/Mill", "CC-BY-SA-3.0")
+    assert (tally.origin.name, tally.origin.url) == ("enwiki", "https://en.wikipedia.org/")
     assert {name: count for name, count in tally.counters.items() if "bytes" not in name} == {
         "read/documents": 7,
         "dropped/redirect": 1,
@@ -187,8 +189,7 @@ def test_damage_is_told_by_one_slice(tmp_path, monkeypatch):
     slices = reader.slices(str(path))
     assert len(slices) > 2
     _, tallies = read_all(path, slices, stop=False)
-    assert sum((one.unreadable for one in tallies), [])[0].reason == "truncated"
-    assert sum(len(one.unreadable) for one in tallies) == 1
+    assert [entry.reason for one in tallies for entry in one.unreadable] == ["truncated"]
 
 
 def test_the_language_of_an_article_chooses_its_rules(tmp_path):
