@@ -1,11 +1,15 @@
 """What the plan says that a training's ranks take, beside what they took: the memory model of `model.train.memory`, on this CPU.
 
     python -m benchmarks.memory_plan [--shapes bert-medium:8x128:bf16,…] [--zero 0,1,2,3] [--checkpointing] [--steps 3]
+        [--save-once | --save-seconds 0]
 
 A shape is PRESET[@LAYERSxWIDTH]:ROWSxLENGTH[xMICRO-BATCHES]:PRECISION, with a vocabulary of 8,192. Each is trained for a few steps, with a save after
 each, in one process, and in two at every ZeRO stage; `took` is the highest resident set of the rank that takes most, less that of a
 training of a model of a few thousand weights, and `planned` what the plan says of it without the process itself. Every rank is forked off
 a process that has imported everything, under the memory settings that `cloze` gives its ranks.
+
+The plan counts on a save that is still being written at the next step's peak. On a quick disk it may be over by then: `--save-seconds`
+makes each file of a save take so much longer.
 """
 
 from __future__ import annotations
@@ -16,13 +20,19 @@ import os
 import platform
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
+
+from torch import Tensor
 
 from flows.launchers.ranks import RANK_ENVIRONMENT
 from model.families.presets import model_config
+from model.tensors import write_tensors
+from model.train import saving
 from model.train.config import PretrainConfig
 from model.train.memory import Computing, training_memory
 from pipeline.core.processes import peak_memory, reset_peak_memory
@@ -59,7 +69,17 @@ class Shape:
         return cls(preset, rows, length, *(accumulation or [1]), precision, changes)
 
 
-def took(job: Job, world: int) -> int:
+def slow_disk(seconds: float) -> None:
+    """Have every file of a checkpoint take so many seconds more, until this process ends."""
+
+    def write(path: str, tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]] | None = None) -> tuple[str, int]:
+        time.sleep(seconds)
+        return write_tensors(path, tensors, shapes)
+
+    mock.patch.object(saving, "write_tensors", write).start()
+
+
+def took(job: Job, world: int, save_seconds: float) -> int:
     """The most bytes that a rank of the job had resident."""
     pipes = []
     for environment in environments(world):
@@ -71,6 +91,7 @@ def took(job: Job, world: int) -> int:
                 os.close(read)
                 os.environ.update(environment)
                 reset_peak_memory()
+                slow_disk(save_seconds)
                 run_job(job, "model", Events())
                 os.write(write, str(peak_memory()).encode())
                 code = 0
@@ -90,7 +111,9 @@ def took(job: Job, world: int) -> int:
     return max(found)
 
 
-def measured(shape: Shape, world: int, zero: int, steps: int, checkpointing: bool, save_once: bool = False) -> tuple[int, int]:
+def measured(
+    shape: Shape, world: int, zero: int, steps: int, checkpointing: bool, save_once: bool = False, save_seconds: float = 0.0
+) -> tuple[int, int]:
     """What was planned, and what was taken: bytes."""
     model = model_config(shape.model, **shape.changes)
     with tempfile.TemporaryDirectory() as directory:
@@ -109,7 +132,7 @@ def measured(shape: Shape, world: int, zero: int, steps: int, checkpointing: boo
             config, data, Path(directory) / "run", zero=zero, micro_batch=shape.rows, device="cpu", compile=False,
             threads=1, activation_checkpointing=checkpointing, checkpoint_every=steps if save_once else 1,
         )  # fmt: skip
-        found = took(item, world)
+        found = took(item, world, save_seconds)
     how = Computing(device="cpu", bf16=shape.precision == "bf16", checkpointing=checkpointing)
     plan = training_memory(
         model, shape.length, shape.rows, ranks=world, zero=zero, accumulating=shape.accumulation > 1, how=how
@@ -139,6 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--alone", action="store_true", help="one process only")
     parser.add_argument("--save-once", action="store_true", help="after the last step alone")
+    parser.add_argument("--save-seconds", type=float, default=0.0, help="that each file of a save takes longer")
     parser.add_argument("--checkpointing", action="store_true", help="with --activation-checkpointing")
     options = parser.parse_args(arguments)
     if any(os.environ.get(name) != value for name, value in RANK_ENVIRONMENT.items()):
@@ -155,7 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     for text in options.shapes.split(","):
         for world, zero in worlds:
-            planned, found = measured(Shape.parse(text), world, zero, options.steps, options.checkpointing, options.save_once)
+            shape, saves = Shape.parse(text), (options.save_once, options.save_seconds)
+            planned, found = measured(shape, world, zero, options.steps, options.checkpointing, *saves)
             found -= process[world, min(zero, 1)]
             off = planned / found - 1
             print(f"{text:34}{world:>6}{zero:>6}{planned / 1e6:>10,.0f}{found / 1e6:>8,.0f}{off:>+8.0%}", flush=True)

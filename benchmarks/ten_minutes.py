@@ -47,6 +47,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     "batch 16": {"global_batch": 16},
     "batch 8": {"global_batch": 8, "learning_rate": 0.001},
     "batch 64": {"global_batch": 64, "learning_rate": 0.003},
+    "batch 128": {"global_batch": 128, "learning_rate": 0.004},
+    "batch 128 by lamb": {"global_batch": 128, "optimizer": "lamb", "learning_rate": 0.01},
     "batch 8 to 32": {"initial_batch": 8, "ramp_steps": 600},
     "rate .001": {"learning_rate": 0.001},
     "rate .004": {"learning_rate": 0.004},

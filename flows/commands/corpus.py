@@ -26,6 +26,18 @@ def words_of(text: str) -> int:
     return found
 
 
+def about_of(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """`KIND.WHAT=TEXT` texts as triples."""
+    found = []
+    for text in texts:
+        name, _, value = text.partition("=")
+        kind, dot, what = name.partition(".")
+        if not (kind and dot and what and value):
+            raise ValueError(f"{text!r} must look like KIND.WHAT=TEXT, such as books.licence=CC0-1.0")
+        found.append((kind, what, value))
+    return found
+
+
 @click.command(
     cls=StageCommand,
     stage="corpus",
@@ -38,7 +50,7 @@ def words_of(text: str) -> int:
                 "multiple": True,
                 "required": True,
                 "metavar": "KIND=PATH",
-                "help": "wikipedia=DUMP, wikiextractor=DIR, books=DIR, jsonl=FILE, warc=FILE, text=DIR, parquet=FILE, arrow=FILE,"
+                "help": "wikipedia=DUMP, html=DUMP (Wikimedia Enterprise's, or pages), wikiextractor=DIR, books=DIR, jsonl=FILE, warc=FILE, text=DIR, parquet=FILE, arrow=FILE,"
                 " docstrings=PACKAGE,… ; a file, a directory or a pattern, local or s3://, gs://; may be repeated.",
             },
         ),
@@ -49,21 +61,27 @@ def words_of(text: str) -> int:
 @click.option(
     "--field", "fields", cls=GroupedOption, group=CONFIG, multiple=True, metavar="NAME=COLUMN",
     callback=parsing(named_values("text=content", "NAME=COLUMN")),
-    help="What jsonl, parquet and arrow sources call text, id or title.",
+    help="What jsonl, parquet and arrow sources call text, id, title, url or licence.",
+)  # fmt: skip
+@click.option(
+    "--about", cls=GroupedOption, group=CONFIG, multiple=True, metavar="KIND.WHAT=TEXT", callback=parsing(about_of),
+    help="The licence, name, url or date (of the snapshot) of a kind of source: books.licence=CC0-1.0.",
 )  # fmt: skip
 @click.option(
     "--explain", metavar="TITLE", help="Show what each step does to the document of this title (or id); write nothing."
 )
-def corpus(given: Given, fields: dict[str, str] | None, explain: str | None) -> None:
+def corpus(given: Given, fields: dict[str, str] | None, about: list[tuple[str, str, str]] | None, explain: str | None) -> None:
     """Clean, filter and deduplicate raw text into a corpus.
 
     The artifact's card.html says what is in it, and what was dropped on the way and why.
     """
-    if fields:
+    if fields or about:
         from flows.graph import stages
 
         config: Any = stages.stage("corpus").config
-        given.config["sources"] = config.with_columns(given.config["sources"], fields)
+        if fields:
+            given.config["sources"] = config.with_columns(given.config["sources"], fields)
+        given.config["sources"] = config.with_origins(given.config["sources"], about or ())
     if explain is not None:
         _explain(given, explain)
     else:

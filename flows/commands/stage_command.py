@@ -29,7 +29,9 @@ PASSED_ON = {  # options for others, one a time
     "slurm_options": Spelled("--slurm-option", settings={"metavar": "--NAME=VALUE"}),
     "kubernetes_options": Spelled("--kubernetes-option", settings={"metavar": "NAME=VALUE"}),
 }
-BEAM = frozenset({"workers", "runner", "flink_master", "worker_pool", "beam_options"})  # what of Execution data stages use
+BEAM = frozenset(
+    {"workers", "runner", "flink_master", "worker_pool", "beam_options", "driver_references"}
+)  # what of Execution data stages use
 OF_RUNS = frozenset({"cpus", "share", "retries", "retry_seconds"})  # and what only a run of several nodes does
 
 

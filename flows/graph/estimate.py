@@ -42,6 +42,7 @@ class Estimate:
         memory_bytes: of all its processes together.
         gpu_memory_bytes: of each GPU that it takes.
         basis: `measured`: the same work was done here before; `scaled`: from measured work, by the amount; `rough`: nothing was measured.
+        note: how it is made, where that hangs on amounts.
     """
 
     seconds: float | None = None
@@ -49,6 +50,7 @@ class Estimate:
     memory_bytes: int | None = None
     gpu_memory_bytes: int | None = None
     basis: Basis | None = None
+    note: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,6 +96,7 @@ def _estimate(step: Step, inputs: Mapping[str, Facts], computer: Computer, measu
         memory_bytes=cost.memory_bytes,
         gpu_memory_bytes=cost.gpu_memory_bytes,
         basis=basis,
+        note=cost.note,
     )
     return told, cost.makes
 

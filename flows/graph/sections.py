@@ -274,6 +274,7 @@ class Graph:
         if name in self.nodes:
             raise UsageError(f"two nodes would be called {name}; give one of the sections another label")
         config = parse_config(section.stage.config, values, name)
+        config.check_inputs(inputs)
         node = Node(
             name=name,
             stage=section.stage_name,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # The stages of a run, in its order.
 TABLE: dict[str, str] = {
     "corpus": "pipeline.corpus.stage:STAGE",
+    "vectors": "model.use.vectors:STAGE",
+    "semdedup": "pipeline.corpus.semantic.stage:STAGE",
     "vocab": "pipeline.vocab.stage:STAGE",
     "dataset": "pipeline.dataset.stage:STAGE",
     "pretrain": "model.train.stage:STAGE",

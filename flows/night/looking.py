@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import artifact, claim
+from pipeline.core import artifact, claim, roles
 from pipeline.core.checkpoints import COMPLETE, STEPS, step_of
 from pipeline.core.errors import ClozeError, UsageError
 from pipeline.core.worker import LOGS
@@ -145,10 +145,10 @@ def _job(place: Path) -> dict[str, Any]:
 
 
 def _made_from(inputs: Mapping[str, str]) -> dict[str, str]:
-    """The dataset of a training and the corpus of that, if they are still there."""
+    """The dataset of a training, of a mixture's the first by name, and the corpus of that, if they are still there."""
     found = {}
-    dataset = inputs.get("dataset")
-    if dataset and artifact.is_artifact(dataset):
+    there = (path for path in roles.below("dataset", inputs).values() if artifact.is_artifact(path))
+    if dataset := next(there, None):
         found["dataset"] = dataset
         corpus = (_job(Path(dataset)).get("inputs") or {}).get("corpus")
         if corpus and artifact.is_artifact(corpus):

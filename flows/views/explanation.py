@@ -39,6 +39,9 @@ def _head(found: Facts) -> RenderableType:
     text = sum(map(len, found["paragraphs"]))
     table.add_row("id", found["id"])
     table.add_row("file", found["file"])
+    for name in ("url", "origin", "licence"):
+        if found[name]:
+            table.add_row(name, found[name])
     table.add_row("raw", f"{found['raw_bytes']:,} bytes")
     table.add_row("after the reader", f"{_count(len(found['paragraphs']), 'paragraph')}, {text:,} characters")
     if found["reader"]:

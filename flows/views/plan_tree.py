@@ -195,6 +195,9 @@ def show(
     for line in left_out_lines(left_out or {}):
         out.print(f"[yellow]left out:[/] {escape(line)}")
     todo = [step for step in steps if not step.cached]
+    for step in todo:
+        if note := estimates[step.name].note:
+            out.print(f"[dim]{escape(step.name)}: {escape(note)}[/]")
     out.print()
     if not todo:
         out.print("Nothing to do.")

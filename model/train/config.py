@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
@@ -14,8 +14,9 @@ from model.train.batches import Batches
 from model.train.optimizers import known_optimizer, optimizer_help
 from model.train.schedules import SCHEDULES, Schedule, schedule_kind
 from pipeline.core.config import StageConfig, Watching
-from pipeline.core.errors import did_you_mean
+from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.humanize import seconds_of
+from pipeline.core.roles import name_of, role_of
 
 VERSION = 3
 
@@ -199,6 +200,21 @@ class PretrainConfig(StageConfig):
         if not isinstance(text, str) or not seconds_of(text):
             raise ValueError("no such length of time; write it as 90s, 10m or 1h30m")
         return text
+
+    def check_inputs(self, keys: Collection[str]) -> None:
+        """Weights are of the datasets that are read, and of all of them."""
+        if not self.mixture and self.mixture_temperature == 1:
+            return
+        option = "mixture" if self.mixture else "mixture_temperature"
+        names = sorted(name_of(key) for key in keys if role_of(key) == "dataset")
+        if len(names) < 2:
+            raise UsageError(f"{option} weighs several datasets, and this training reads one; name more, or leave it out")
+        for name in self.mixture:
+            if name not in names:
+                raise UsageError(f"mixture weighs {name!r}, which is no dataset of this training; {did_you_mean(name, names)}")
+        lacking = [name for name in names if self.mixture and name not in self.mixture]
+        if lacking:
+            raise UsageError(f"mixture says no weight of {lacking[0]!r}; weigh all of {', '.join(names)}, or leave mixture out")
 
     @model_validator(mode="after")
     def _one_weighing(self) -> PretrainConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from model.data.mixture import BLOCK, Draw, MixedSampler, MixedShards, check_alike, quotas
@@ -14,7 +14,7 @@ from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.interfaces import Position
 from pipeline.core import fingerprints, roles, storage
-from pipeline.core.errors import DataError, UsageError, did_you_mean
+from pipeline.core.errors import DataError, UsageError
 from pipeline.core.shards import HELDOUT, TRAIN
 from pipeline.core.stage import Build
 from pipeline.dataset.schema import DatasetInfo
@@ -64,13 +64,10 @@ def open_data(config: PretrainConfig, build: Build, world: World) -> Data:
 
     Raises:
         DataError: a file is missing or damaged, or there are no rows to train on.
-        UsageError: the config weighs what is not there, or the datasets cannot be mixed.
+        UsageError: the datasets cannot be mixed.
     """
     named = roles.below("dataset", build.inputs)
     if len(named) == 1:
-        if config.mixture or config.mixture_temperature != 1:
-            option = "mixture" if config.mixture else "mixture_temperature"
-            raise UsageError(f"{option} weighs several datasets, and this training reads one; name more, or leave it out")
         (path,) = named.values()
         opened = open_dataset(path, config.dynamic, world)
         return Data(
@@ -80,7 +77,6 @@ def open_data(config: PretrainConfig, build: Build, world: World) -> Data:
             tokenizer=opened.tokenizer,
             fingerprint=fingerprints.input_fingerprint(path),
         )
-    _check_names(config.mixture, list(named))
     prints = {name: fingerprints.input_fingerprint(path) for name, path in named.items()}
     for name, found in prints.items():
         if (same := next(other for other, value in prints.items() if value == found)) != name:
@@ -122,20 +118,6 @@ def open_dataset(path: str, dynamic: bool, world: World) -> Data:
 def _shards(rows: Shards | MixedShards) -> Shards:
     assert isinstance(rows, Shards)
     return rows
-
-
-def _check_names(mixture: Mapping[str, float], names: Sequence[str]) -> None:
-    """Refuse weights of what is not there, and datasets without one where others have some.
-
-    Raises:
-        UsageError: there are.
-    """
-    for name in mixture:
-        if name not in names:
-            raise UsageError(f"mixture weighs {name!r}, which is no dataset of this training; {did_you_mean(name, names)}")
-    lacking = [name for name in names if mixture and name not in mixture]
-    if lacking:
-        raise UsageError(f"mixture says no weight of {lacking[0]!r}; weigh all of {', '.join(names)}, or leave mixture out")
 
 
 def row_shares(config: PretrainConfig, train: Mapping[str, Shards]) -> list[float]:

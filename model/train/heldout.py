@@ -67,17 +67,28 @@ class Looks:
             every: the interval that was asked for; None: `EVALUATIONS` in all, if they can be afforded.
             passes: how often each row is scored.
         """
-        room = int(SHARE / FORWARD_COST * trained / passes)
-        least = min(wanted, FEWEST_ROWS)
-        last = min(wanted, max(least, room // 2))
-        rest = max(0, room - last)
+        least, last, rest = cls._rows(trained, wanted, passes)
         if every is None:
-            number = min(EVALUATIONS - 1, rest // max(1, least))
+            number = cls.affordable(trained, wanted, passes)
             every = max(steps // (number + 1), 1)
             if (steps - 1) // every * least > rest:
                 every = -(-steps // (number + 1))
         number = (steps - 1) // every
         return cls(every, min(wanted, max(least, rest // max(1, number))), last)
+
+    @classmethod
+    def affordable(cls, trained: int, wanted: int, passes: int = 1) -> int:
+        """How many evaluations there are before the last one, where no interval was asked for; arguments as of `within`."""
+        least, _, rest = cls._rows(trained, wanted, passes)
+        return min(EVALUATIONS - 1, rest // max(1, least))
+
+    @classmethod
+    def _rows(cls, trained: int, wanted: int, passes: int) -> tuple[int, int, int]:
+        """The fewest rows of an evaluation, those of the last, and what all the others have together."""
+        room = int(SHARE / FORWARD_COST * trained / passes)
+        least = min(wanted, FEWEST_ROWS)
+        last = min(wanted, max(least, room // 2))
+        return least, last, max(0, room - last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +207,8 @@ class HeldOutMeasure:
 
     def due(self, step: int, moment: Moment) -> bool:
         if self.steps is None and self.every is None:
-            return moment.ends(EVALUATIONS)
+            trained = self.batches.before(self._all_steps(step, moment))
+            return moment.ends(1 + Looks.affordable(trained, self.heldout.rows, self.passes))
         return step % (self.every or self.looks(self.steps or 1).every) == 0
 
     def __call__(self, step: int, moment: Moment, stop_asked: Callable[[], bool]) -> dict[str, float]:
@@ -207,8 +219,15 @@ class HeldOutMeasure:
 
     def rows(self, step: int, moment: Moment) -> int:
         """How many are scored after `step` steps, the last of them at that moment."""
-        looks = self.looks(self.steps or round((step - self.begun) / moment.share))
+        looks = self.looks(self._all_steps(step, moment))
         return looks.last if moment.last else looks.rows
+
+    def _all_steps(self, step: int, moment: Moment) -> int:
+        """How many there are, or will be if they go on like the last one; where nobody knows what that takes, no more."""
+        if self.steps is not None:
+            return self.steps
+        rest = moment.whole - moment.done - moment.size
+        return step - self.begun + (max(0, round(rest / moment.size)) if moment.size > 0 else 0)
 
     def closing(self, step_seconds: float) -> float:
         """What the last evaluation will take at most, in seconds, where a step takes so many."""

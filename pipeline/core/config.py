@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -94,6 +94,17 @@ class StageConfig(BaseModel):
             content = map_marked(annotations[name], _plain(value), InputPathMark, fingerprints.input_fingerprint)
             found[name] = fingerprints.combine([("", canonical_json(content))])
         return found
+
+    def check_inputs(self, keys: Collection[str]) -> None:
+        """Refuse inputs that do not fit what the config says of them; called before a run begins, and before the stage does.
+
+        Args:
+            keys: of the inputs, as in `pipeline.core.roles`.
+
+        Raises:
+            UsageError: they do not.
+        """
+        del keys
 
     def missing(self) -> str:
         """Which of the files that it names is not there, as a clause; empty where all are."""

@@ -43,6 +43,7 @@ class Cost:
         memory_bytes: of all its processes together.
         gpu_memory_bytes: of each GPU that it takes.
         makes: facts of the artifact.
+        note: how it is made, where that hangs on amounts; a clause for people.
     """
 
     amount: float
@@ -56,6 +57,7 @@ class Cost:
     memory_bytes: int = PROCESS_BYTES
     gpu_memory_bytes: int = 0
     makes: Facts = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

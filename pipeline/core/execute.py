@@ -68,6 +68,7 @@ def execute(
     missing = [name for name, wanted in stage.inputs.items() if wanted.required and name not in given]
     if missing:
         raise UsageError(f"stage {stage.name} needs the input {missing[0]!r}; name its artifact")
+    config.check_inputs(inputs)
     fingerprint, parents = stage.lineage(config, {name: fingerprints.input_fingerprint(path) for name, path in inputs.items()})
     finished = None if force else _finished(out, fingerprint)
     if finished is None:

@@ -33,6 +33,10 @@ class Execution(BaseModel):
     beam_options: tuple[str, ...] = ()
     """Options passed to Beam as they are, such as --region=europe-west4."""
 
+    driver_references: int = Field(default=50_000_000, ge=0)
+    """Documents that the corpus stage compares in one process, at some 65 bytes of memory each; what is more goes through the shuffle of
+    any runner but local (docs/engines.md)."""
+
     processes: int = Field(default=1, ge=1)
     """Training processes on this machine."""
 

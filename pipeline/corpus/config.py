@@ -9,13 +9,15 @@ from pydantic import Field, PrivateAttr, model_validator
 from typing_extensions import Self
 
 from pipeline.core import fingerprints
-from pipeline.core.errors import UsageError
+from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.options import joined
 from pipeline.corpus.dedup.options import DedupOptions
 from pipeline.corpus.mix_options import MixOptions
 from pipeline.corpus.readers import READERS, find_reader
 from pipeline.corpus.sources import ListedSlice, Source, list_sources, source_fingerprints
 from pipeline.corpus.steps.chain import TextConfig
+
+ABOUT = ("licence", "name", "url", "date")
 
 if TYPE_CHECKING:
 
@@ -63,6 +65,30 @@ class CorpusConfig(_Options):
         if not any(source["kind"] in structured for source in sources):
             raise UsageError(f"--field names columns of {', '.join(structured)} sources, and none is given; leave it out")
         return [{**source, "fields": columns} if source["kind"] in structured else dict(source) for source in sources]
+
+    @staticmethod
+    def with_origins(sources: Iterable[Mapping[str, Any]], about: Iterable[tuple[str, str, str]]) -> list[dict[str, Any]]:
+        """Plain sources, with what is said of where they are from.
+
+        Args:
+            about: (kind, `licence`, `name`, `url` or `date`, what it is), for all sources of the kind.
+
+        Raises:
+            UsageError: no source is of the kind, or nothing of that name can be said.
+        """
+        found = [dict(source) for source in sources]
+        for kind, name, value in about:
+            if name not in ABOUT:
+                raise UsageError(
+                    f"--about {kind}.{name} names nothing that can be said of a source; {did_you_mean(name, ABOUT)}"
+                )
+            own = [source for source in found if source["kind"] == kind]
+            if not own:
+                kinds = sorted({source["kind"] for source in found})
+                raise UsageError(f"--about {kind}.{name} is of no source that is given; {did_you_mean(kind, kinds)}")
+            for source in own:
+                source[name] = value
+        return found
 
     def external_fingerprints(self) -> dict[str, str]:
         """`source/KIND` and `decontaminate`: one hash over names and bytes of all files, whatever their order and place; `filter`; `blocked_words`.

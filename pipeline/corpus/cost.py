@@ -25,6 +25,7 @@ CLEAN = {
     ".py": 0.1,
 }
 WARC = 0.15
+HTML, HTML_PACKED = 0.04, 0.3  # of rendered articles, with what stands around the text
 LEFT = 0.9  # of a plain text
 DOCUMENT, REFERENCE = 3000, 400  # bytes of a document's text, and of what is kept of it to find duplicates
 
@@ -38,15 +39,33 @@ def ahead(
     if before is not None and _sources(before["config"]) == _sources(config.model_dump(mode="json")):
         text, rough = float(before["bytes"]), False
     width = min(execution.workers, computer.cpus)
+    documents = int(text / DOCUMENT)
+    compared = execution.driver_references if beyond_one_process(execution, documents) else documents
     return Cost(
         amount=text,
         speed=SPEED,
         start=START,
         width=width,
         disk_bytes=int(2.2 * text),
-        memory_bytes=int((width + 1) * PROCESS_BYTES + text / DOCUMENT * REFERENCE),
+        memory_bytes=int((width + 1) * PROCESS_BYTES + compared * REFERENCE),
         makes={"bytes": text, "documents": text / DOCUMENT, "rough": rough},
+        note=_compared(execution, documents),
     )
+
+
+def beyond_one_process(execution: Execution, documents: int) -> bool:
+    """Whether so many documents are compared on the engine. Beam's local runner would hold the whole shuffle in one process."""
+    return execution.runner.lower() != "local" and documents > execution.driver_references
+
+
+def _compared(execution: Execution, documents: int) -> str:
+    """Where the search for duplicates runs, where that can be asked; documents are a guess from sizes of files."""
+    most, local = execution.driver_references, execution.runner.lower() == "local"
+    if local and documents <= most:
+        return ""
+    where = f"the shuffle of runner {execution.runner}" if beyond_one_process(execution, documents) else "one process"
+    limit = "runner local always does so" if local else f"driver_references is {most:,}"
+    return f"about {documents:,} documents are compared by {where} ({limit})"
 
 
 def clean_bytes(config: CorpusConfig) -> float:
@@ -57,6 +76,8 @@ def clean_bytes(config: CorpusConfig) -> float:
         share = next((share for ending, share in CLEAN.items() if name.endswith(ending)), LEFT)
         if "warc" in name:
             share = WARC
+        elif one.slice.kind == "html":
+            share = HTML_PACKED if name.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst")) else HTML
         elif one.slice.kind == "docstrings":
             share = CLEAN[".py"]
         span = one.slice.span

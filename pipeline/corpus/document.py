@@ -28,6 +28,9 @@ class Document:
         title: for people; may be empty.
         paragraphs: the text in reading order. Line breaks inside a paragraph mean nothing.
         language: ISO 639 code, where the source or the identification of languages says it; else empty.
+        url: its own address, where the source says it; else empty.
+        licence: its own, where the source says it; from the reader on that of its source, where that is known (pipeline/corpus/provenance.py).
+        origin: what its source is called, which `pipeline.corpus.extract` fills in.
     """
 
     id: str
@@ -35,6 +38,9 @@ class Document:
     title: str
     paragraphs: tuple[str, ...]
     language: str = ""
+    url: str = ""
+    licence: str = ""
+    origin: str = ""
 
     @property
     def text(self) -> str:
@@ -53,11 +59,13 @@ def mended(text: str) -> str:
 
 def well_formed(document: Document) -> Document:
     """The document with `mended` names and text, so that it can be written."""
-    fields = (document.id, document.title, *document.paragraphs)
+    names = (document.id, document.title, document.url, document.licence)
+    fields = (*names, *document.paragraphs)
     if all(text.isascii() or mended(text) is text for text in fields):
         return document
     paragraphs = tuple(map(mended, document.paragraphs))
-    return replace(document, id=mended(document.id), title=mended(document.title), paragraphs=paragraphs)
+    name, title, url, licence = map(mended, names)
+    return replace(document, id=name, title=title, url=url, licence=licence, paragraphs=paragraphs)
 
 
 def joined(sentences: Iterable[str], starts: Iterable[int]) -> str:

@@ -29,7 +29,7 @@ from pipeline.corpus.document import Document, joined
 from pipeline.corpus.extract import ReadBundle, is_heldout, read_documents
 from pipeline.corpus.parts import taken
 from pipeline.corpus.readers.base import Tally
-from pipeline.corpus.schema import CORPUS
+from pipeline.corpus.schema import PART
 from pipeline.corpus.sources import PlannedSlice, plan_reading
 from pipeline.corpus.steps.base import StepResult
 from pipeline.corpus.steps.chain import build_steps, prepare_steps, run_steps
@@ -79,6 +79,7 @@ class Explanation:
     Attributes:
         id, title, source: its names.
         file: where it was read from.
+        url, origin, licence: where its source says it is from.
         raw_bytes: of the document in the source.
         reader: what the reader dropped inside it, by reason.
         paragraphs: as its reader gave it.
@@ -107,6 +108,9 @@ class Explanation:
     duplicate_of: Duplicate | None = None
     duplicates: list[Duplicate] = field(default_factory=list)
     duplicates_in_all: int = 0
+    url: str = ""
+    origin: str = ""
+    licence: str = ""
 
 
 class _Watching(Tally):
@@ -170,6 +174,9 @@ def _find(config: CorpusConfig, slices: Sequence[PlannedSlice], wanted: str, rep
                     raw_bytes=tally.size,
                     reader=tally.inside(),
                     paragraphs=list(document.paragraphs),
+                    url=document.url,
+                    origin=document.origin,
+                    licence=document.licence,
                 )
                 return found, document
             matcher = difflib.SequenceMatcher(None, lowered, document.title.casefold())
@@ -243,7 +250,7 @@ def _look_for_duplicates(
     number = int(np.flatnonzero(own & (columns.load("exact_high") == np.uint64(exact)))[0])
 
     def told(numbers: list[int], reasons: list[str]) -> Iterator[Duplicate]:
-        table = taken(parts, CORPUS, *columns.where(np.array(numbers, dtype=np.int64)))
+        table = taken(parts, PART, *columns.where(np.array(numbers, dtype=np.int64)))
         for row, reason in zip(table.to_pylist(), reasons, strict=True):
             other = joined(row["sentences"], row["paragraphs"])
             similarity = round(signatures.jaccard(text, other, config.dedup_ngram), 3)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipeline.core import random_keys, storage
@@ -21,10 +21,12 @@ from pipeline.corpus.document import Document, well_formed
 from pipeline.corpus.mixing import language_code
 from pipeline.corpus.part_writer import PartWriter
 from pipeline.corpus.parts import references_schema
+from pipeline.corpus.provenance import Origin, licence_name
 from pipeline.corpus.readers import find_reader
 from pipeline.corpus.readers.base import Slice, Tally
 from pipeline.corpus.steps.base import Sentences, StepResult
 from pipeline.corpus.steps.chain import build_steps, run_steps
+from pipeline.corpus.steps.personal_data import telling
 from pipeline.corpus.steps.word_count import count_words
 
 EXAMPLES = 3  # of each reason
@@ -32,8 +34,11 @@ EXAMPLE_CHARACTERS = 300
 
 
 def read_documents(config: CorpusConfig, tally: Tally) -> Iterator[Document]:
-    """The documents of the tally's slice, as their reader gives them; they can be written."""
-    yield from map(well_formed, find_reader(tally.slice.kind).read(tally.slice, config, tally))
+    """The documents of the tally's slice, as their reader gives them, with their licence and origin; they can be written."""
+    for document in find_reader(tally.slice.kind).read(tally.slice, config, tally):
+        origin = tally.origin
+        licence = licence_name(document.licence) or origin.licence
+        yield well_formed(replace(document, licence=licence, origin=origin.label) if licence or origin.label else document)
 
 
 def is_heldout(key: int, fraction: float) -> bool:
@@ -62,18 +67,21 @@ class ReadBundle:
             unit: `name` of the part and the `slices`.
 
         Returns:
-            counters, documents, bytes of text, what was unreadable, matches with tasks, and examples of what was dropped.
+            counters, documents, bytes of text, what was unreadable, matches with tasks, examples of what was dropped, and where
+            the documents are from.
         """
         config = self.config
         minhash = config.minhash()
         references = references_schema(minhash, config.dedup_similarity > 0, config.mixes)
         steps = build_steps(config, self.prepared)
         with PartWriter(storage.join(self.parts, unit["name"]), references, config.keep_rejected) as writer:
-            dropped = _Dropped(writer if config.keep_rejected else None)
+            dropped = _Dropped(writer if config.keep_rejected else None, telling(config))
+            origins: set[Origin] = set()
             tallies = [Tally(slice=Slice.from_json(one), stop=config.on_error == "stop") for one in unit["slices"]]
             for tally in tallies:
                 for raw in read_documents(config, tally):
                     dropped.begin(raw, tally)
+                    origins.add(tally.origin)
                     result = run_steps(raw, steps, dropped.observe)
                     if result.document is not None and result.sentences is not None:
                         writer.add(_row(result.document, result.sentences, config, minhash))
@@ -88,6 +96,7 @@ class ReadBundle:
             "unreadable": [asdict(entry) for tally in tallies for entry in tally.unreadable],
             "tasks": dropped.tasks,
             "examples": dropped.examples.as_json(),
+            "origins": sorted(map(asdict, origins), key=lambda one: tuple(one.values())),
         }
 
 
@@ -96,10 +105,11 @@ class _Dropped:
 
     Args:
         writer: of the part; None: what is dropped is not written out.
+        telling: what may be shown of a document's text.
     """
 
-    def __init__(self, writer: PartWriter | None) -> None:
-        self._writer = writer
+    def __init__(self, writer: PartWriter | None, telling: Callable[[Document, str], str]) -> None:
+        self._writer, self._telling = writer, telling
         self.tasks: Counter[str] = Counter()
         self.examples = Examples()
 
@@ -123,6 +133,8 @@ class _Dropped:
 
     def _note(self, document: Document, scope: str, step: str, reason: str, detail: str, text: str) -> None:
         """Note an example, and write it out if that is wanted."""
+        text = self._telling(document, text)
+        document = replace(document, title=self._telling(document, document.title))
         self.examples.offer(scope, reason, document, text)
         if self._writer is not None:
             row = {
@@ -150,6 +162,9 @@ def _row(document: Document, sentences: Sentences, config: CorpusConfig, minhash
         "id": document.id,
         "source": document.source,
         "title": document.title,
+        "url": document.url,
+        "licence": document.licence,
+        "origin": document.origin,
         "split": HELDOUT if heldout else TRAIN,
         "sentences": sentences.texts,
         "paragraphs": sentences.paragraphs,

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipeline.core import storage
 from pipeline.corpus.parts import REJECTED, compact_batch, place
-from pipeline.corpus.schema import CORPUS
+from pipeline.corpus.schema import PART
 
 RUN_BYTES = 32 << 20
 BATCH_BYTES = 1 << 20
@@ -71,10 +71,10 @@ class PartWriter:
 
     def __init__(self, path: str, references: pa.Schema, keep_rejected: bool) -> None:
         self._stack = contextlib.ExitStack()
-        self._names = {f"{path}.arrow": CORPUS, f"{path}.refs.arrow": references}
+        self._names = {f"{path}.arrow": PART, f"{path}.refs.arrow": references}
         self._references = references
         self._rejects = f"{path}.rejected.arrow" if keep_rejected else None
-        self._runs = Runs(pa.schema([*CORPUS, *(field for field in references if field.name != "key")]))
+        self._runs = Runs(pa.schema([*PART, *(field for field in references if field.name != "key")]))
         self._rejected = Runs(REJECTED)
         self._files: list[Any] = []
         self.documents = self.bytes = 0
@@ -104,7 +104,7 @@ class PartWriter:
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> None:
         for batch in batches:
-            for file, arrow_schema in zip(self._files, (CORPUS, self._references), strict=False):
+            for file, arrow_schema in zip(self._files, (PART, self._references), strict=False):
                 columns = [batch[name] for name in arrow_schema.names]
                 file.write_batch(pa.RecordBatch.from_arrays(columns, schema=arrow_schema))
 

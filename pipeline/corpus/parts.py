@@ -1,6 +1,6 @@
 """Corpus stage: the scratch files between reading and writing.
 
-    parts/NAME.arrow            the slice's documents, schema CORPUS, in runs: up to some 32 MB of text, sorted by place
+    parts/NAME.arrow            the slice's documents, schema PART, in runs: up to some 32 MB of text, sorted by place
     parts/NAME.refs.arrow       for each document, in the same order, what is needed to find its duplicates and to place it
     parts/NAME.rejected.arrow   with `keep_rejected`: what reading dropped, in runs sorted by place
 
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.core import random_keys, storage
 from pipeline.core.errors import DataError
@@ -74,12 +75,20 @@ def shard_of(places: random_keys.U64, shards: int) -> I64:
     return random_keys.below(places, shards).astype(np.int64)
 
 
-def compact(array: pa.Array) -> pa.Array:
-    """The same values in buffers that hold nothing else, so that a file's bytes follow from the values alone."""
-    kind = array.type
+def compact(array: pa.Array, kind: pa.DataType | None = None) -> pa.Array:
+    """The same values in buffers that hold nothing else, so that a file's bytes follow from the values alone.
+
+    Args:
+        kind: of the result: the array's, or a dictionary of its values, which are then sorted.
+    """
+    kind = kind or array.type
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
         array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+    if pa.types.is_dictionary(kind):
+        values = array.cast(kind.value_type)
+        names = pc.unique(values).sort()
+        return pa.DictionaryArray.from_arrays(compact(pc.index_in(values, value_set=names)), compact(names))
     if pa.types.is_list(kind):
         offsets = array.offsets.to_numpy().astype(np.int32)
         values = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
@@ -100,7 +109,7 @@ def compact(array: pa.Array) -> pa.Array:
 
 def compact_batch(table: pa.Table, arrow_schema: pa.Schema) -> pa.RecordBatch:
     """The table as one record batch of `compact` columns."""
-    columns = [compact(table[field.name]) for field in arrow_schema]
+    columns = [compact(table[field.name], field.type) for field in arrow_schema]
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema)
 
 
@@ -122,6 +131,7 @@ class PartFile:
                 f"{path} is damaged ({str(error).splitlines()[0]}); remove the directory and run the stage again"
             ) from error
         self.batches: int = self._reader.num_record_batches
+        self.schema: pa.Schema = self._reader.schema
 
     def batch(self, number: int) -> pa.RecordBatch:
         return self._reader.get_batch(number)

@@ -16,6 +16,12 @@ from pipeline.core.ragged import I64
 from pipeline.core.random_keys import U64
 from pipeline.corpus.schema import CORPUS
 
+STAGES = ("corpus", "semdedup")
+"""The stages that make one."""
+
+READ = ("key", "id", "split", "sentences")
+"""The columns that later stages read; shards of every version of the schema have them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusShards:
@@ -37,7 +43,7 @@ class CorpusShards:
         manifest = artifact.read_manifest(path)
         shards = (entry for entry in manifest.files if entry.path.startswith("corpus-") and entry.path.endswith(".arrow"))
         files = sorted((entry.path, entry.size) for entry in shards)  # and not what lies in rejected/
-        if manifest.stage != "corpus" or not files:
+        if manifest.stage not in STAGES or not files:
             raise DataError(
                 f"{path} holds a {manifest.stage} artifact with {len(files)} Arrow files, not a corpus; name one that `cloze corpus` made"
             )
@@ -65,7 +71,7 @@ class Texts:
 def read_shard(path: str) -> pa.Table:
     """The documents of a corpus shard, sorted by key (and id), so that their order in the file means nothing."""
     table = read_arrow(path)
-    missing = [name for name in ("key", "id", "split", "sentences") if name not in table.column_names]
+    missing = [name for name in READ if name not in table.column_names]
     if missing or table.schema.field("sentences").type != CORPUS.field("sentences").type:
         raise DataError(
             f"{path} is no corpus shard (it lacks {', '.join(missing) or 'a list of sentences'}); make one with `cloze corpus`"
@@ -74,6 +80,15 @@ def read_shard(path: str) -> pa.Table:
     if len(keys) > 1 and not (keys[1:] > keys[:-1]).all():
         table = table.take(pc.sort_indices(table, [("key", "ascending"), ("id", "ascending")]))
     return table
+
+
+def completed(table: pa.Table) -> pa.Table:
+    """A shard of any version of the schema with all columns of CORPUS, names that nobody gave empty."""
+    columns = [
+        table[field.name] if field.name in table.column_names else pa.array([""] * table.num_rows, field.type)
+        for field in CORPUS
+    ]
+    return pa.table(columns, schema=CORPUS)
 
 
 def texts(table: pa.Table, chosen: npt.NDArray[np.bool_]) -> Texts:

@@ -18,14 +18,14 @@ from pipeline.core.stage import Build, Outcome, Stage
 from pipeline.corpus.bundles import Bundle, bundled
 from pipeline.corpus.checks import UNREADABLE, Results, check_not_empty, check_readable, counted
 from pipeline.corpus.config import CorpusConfig
-from pipeline.corpus.cost import COSTS
+from pipeline.corpus.cost import COSTS, beyond_one_process
 from pipeline.corpus.sources import plan_reading
 from pipeline.corpus.steps.chain import prepare_steps
 
 if TYPE_CHECKING:
     from pipeline.corpus.dedup.plan import Plan
 
-VERSION = 5  # 5: <br /> ends a line of text; Markdown books; marks of notes in TEI
+VERSION = 7  # 7: what more templates of wikitext say, in French, Portuguese and others; apostrophes before italics
 
 CARD_PAGE, CARD = "card.html", "card.json"
 PAIRS = 6  # of duplicates of each kind in the card
@@ -49,13 +49,14 @@ def run(config: CorpusConfig, build: Build) -> Outcome:
     check_readable(config, results)
     check_not_empty(config, bundles, results)
     parts = tuple(storage.join(_parts(build), one.part) for one in bundles)
-    placed, written = _write(config, build, parts, [one.kind for one in bundles])
+    read = [result["documents"] for result in results]
+    placed, written = _write(config, build, parts, read, [one.kind for one in bundles])
 
     for reason, count in placed.dropped.items():
         build.counters[f"dropped/{reason}"] += count
-    documents = int(placed.documents.sum())
+    documents = placed.documents
     build.counters["kept/documents"] += documents
-    build.counters["kept/bytes"] += int(placed.bytes.sum())
+    build.counters["kept/bytes"] += placed.bytes
     card = collect(config, bundles, results, placed, written, dict(build.counters), parts)
     storage.write_bytes(build.file(CARD), (json.dumps(card, indent=1, ensure_ascii=False) + "\n").encode())
     storage.write_bytes(build.file(CARD_PAGE), render(card).encode())
@@ -80,17 +81,24 @@ def _read(config: CorpusConfig, build: Build, bundles: list[Bundle]) -> list[dic
     return results
 
 
-def _write(config: CorpusConfig, build: Build, parts: tuple[str, ...], kinds: list[str]) -> tuple[Plan, list[dict[str, Any]]]:
-    """Find the duplicates and write the shards. Returns the plan, and the statistics of each shard."""
-    from pipeline.corpus.dedup.plan import plan
+def _write(
+    config: CorpusConfig, build: Build, parts: tuple[str, ...], documents: list[int], kinds: list[str]
+) -> tuple[Plan, list[dict[str, Any]]]:
+    """Find the duplicates and write the shards. Returns the plan, and the statistics of each shard.
+
+    Args:
+        parts: their files without endings.
+        documents, kinds: of each part.
+    """
+    from pipeline.corpus.dedup.plan import Wanted, plan
     from pipeline.corpus.write import WriteRejected, WriteShard, index_rejected
     from pipeline.engines.fan_out import fan_out
 
     plan_file, duplicates, index = (
         storage.join(build.scratch, f"{name}.arrow") for name in ("plan", "duplicates", "rejected-index")
     )
-    placed = plan(
-        [f"{path}.refs.arrow" for path in parts],
+    references = [f"{path}.refs.arrow" for path in parts]
+    wanted = Wanted(
         shard_bytes=config.shard_bytes,
         plan_file=plan_file,
         duplicates_file=duplicates if config.keep_rejected else None,
@@ -100,11 +108,15 @@ def _write(config: CorpusConfig, build: Build, parts: tuple[str, ...], kinds: li
         examples=PAIRS,
         mix=config if config.mixes else None,
         kinds=kinds,
-        report=lambda done: build.report.progress(done, len(parts), "parts", {"step": "plan"}),
     )
+    if beyond_one_process(build.execution, sum(documents)):
+        from pipeline.corpus.dedup.shuffled.search import shuffled_plan
+
+        placed = shuffled_plan(build, references, documents, wanted, build.execution.driver_references)
+    else:
+        placed = plan(references, wanted, lambda done: build.report.progress(done, len(parts), "parts", {"step": "plan"}))
     units = [(f"{number:05d}", {"number": number}) for number in range(placed.shards)]
-    documents = int(placed.documents.sum())
-    write = WriteShard(parts=parts, plan=plan_file, directory=build.path, shards=placed.shards, documents=documents)
+    write = WriteShard(parts=parts, plan=plan_file, directory=build.path, shards=placed.shards, documents=placed.documents)
     written = fan_out(build, "write", units, write, unit_name="shards")
     if config.keep_rejected:
         index_rejected(parts, placed.shards, index)
@@ -128,6 +140,7 @@ def _summary(build: Build, card: dict[str, Any]) -> dict[str, Any]:
         "contaminated": {task["name"]: task["documents"] for task in card["decontamination"]["tasks"] if task["documents"]},
         "languages": card["languages"]["shares"],
         "sources": {source["kind"]: {name: source[name] for name in ("documents", "bytes")} for source in card["sources"]},
+        "licences": {one["licence"]: one["documents"] for one in card["licences"]},
         **({"mixture": card["mixture"]} if card["mixture"] else {}),
         "heldout_documents": totals["heldout_documents"],
         "shards": totals["shards"],

@@ -49,7 +49,7 @@ def measure(batch: pa.RecordBatch, total: int) -> dict[str, Any]:
         total: documents of the whole corpus, by which samples are drawn.
 
     Returns:
-        `sources` (documents, sentences, words, characters and bytes by kind), `documents` and `sentences` (counts a bin), `samples`,
+        `origins` (documents, sentences, words, characters and bytes by kind, origin and licence), `documents` and `sentences` (counts a bin), `samples`,
         and `languages` (documents of the sample by language).
     """
     sentences = batch["sentences"]
@@ -67,12 +67,15 @@ def measure(batch: pa.RecordBatch, total: int) -> dict[str, Any]:
         "characters": _sums(sentence_characters, offsets) + np.maximum(counts - 1, 0),  # with the blanks between sentences
         "bytes": _sums(sentence_bytes, offsets) + np.maximum(counts - 1, 0),
     }
-    kinds = batch["source"].to_numpy(zero_copy_only=False).astype(str)
-    sources = {
-        str(kind): {name: int(values[kinds == kind].sum()) for name, values in figures.items()} for kind in np.unique(kinds)
-    }
+    named = list(zip(*(batch[name].to_pylist() for name in ("source", "origin", "licence")), strict=True))
+    groups = {group: number for number, group in enumerate(sorted(set(named)))}
+    members = np.array([groups[group] for group in named], np.int64)
+    sums = {name: _group_sums(values, members, len(groups)) for name, values in figures.items()}
     return {
-        "sources": sources,
+        "origins": [
+            dict(zip(("kind", "origin", "licence"), group, strict=True)) | {name: found[number] for name, found in sums.items()}
+            for group, number in groups.items()
+        ],
         "documents": _histogram(words, DOCUMENT_BINS),
         "sentences": _histogram(sentence_words, SENTENCE_BINS),
         "samples": _samples(batch, total),
@@ -103,6 +106,23 @@ def _sums(values: I64, offsets: I64) -> I64:
     running = np.concatenate(([0], np.cumsum(values)))
     found: I64 = np.diff(running[offsets - offsets[0]])
     return found
+
+
+def _group_sums(values: I64, members: I64, groups: int) -> list[int]:
+    found = np.zeros(groups, np.int64)
+    np.add.at(found, members, values)
+    return [int(value) for value in found]
+
+
+def added(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[tuple[str, ...], dict[str, int]]:
+    """The figures of rows, summed over those that are equal in `names`."""
+    found: dict[tuple[str, ...], dict[str, int]] = {}
+    for row in rows:
+        figures = {name: value for name, value in row.items() if isinstance(value, int)}
+        known = found.setdefault(tuple(row[name] for name in names), dict.fromkeys(figures, 0))
+        for name, value in figures.items():
+            known[name] += value
+    return dict(sorted(found.items()))
 
 
 def _histogram(values: I64, bins: tuple[int, ...]) -> list[int]:
@@ -155,24 +175,25 @@ def _languages(batch: pa.RecordBatch, total: int) -> dict[str, int]:
 
 
 def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One dict of `measure`'s kind from those of all shards."""
-    sources: dict[str, dict[str, int]] = {}
+    """One dict of `measure`'s kind from those of all shards, and `sources`, the figures by kind alone."""
+    origins: list[Mapping[str, Any]] = []
     documents = np.zeros(len(DOCUMENT_BINS) + 1, dtype=np.int64)
     sentences = np.zeros(len(SENTENCE_BINS) + 1, dtype=np.int64)
     samples: list[dict[str, Any]] = []
     languages: dict[str, int] = {}
     for shard in shards:
-        for kind, figures in shard["sources"].items():
-            known = sources.setdefault(kind, dict.fromkeys(figures, 0))
-            for name, value in figures.items():
-                known[name] += value
+        origins += shard["origins"]
         documents += np.array(shard["documents"])
         sentences += np.array(shard["sentences"])
         samples = sorted([*samples, *shard["samples"]], key=lambda sample: (sample["rank"], sample["id"]))[:SAMPLES]
         for language, count in shard["languages"].items():
             languages[language] = languages.get(language, 0) + count
     return {
-        "sources": dict(sorted(sources.items())),
+        "sources": {kind: figures for (kind,), figures in added(origins, "kind").items()},
+        "origins": [
+            {"kind": kind, "origin": origin, "licence": licence, **figures}
+            for (kind, origin, licence), figures in added(origins, "kind", "origin", "licence").items()
+        ],
         "documents": documents.tolist(),
         "sentences": sentences.tolist(),
         "samples": [{name: value for name, value in sample.items() if name != "rank"} for sample in samples],

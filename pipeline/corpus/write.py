@@ -20,7 +20,7 @@ from pipeline.corpus.dedup.plan import REASONS
 from pipeline.corpus.document import joined
 from pipeline.corpus.mixing import copied_id, copied_key
 from pipeline.corpus.parts import REJECTED, PartFile, compact_batch, place, shard_of, taken
-from pipeline.corpus.schema import CORPUS
+from pipeline.corpus.schema import CORPUS, PART
 from pipeline.corpus.statistics import measure
 
 REJECTED_DIRECTORY = "rejected"
@@ -65,7 +65,7 @@ class WriteShard:
         with PartFile(self.plan) as plan:
             chosen = plan.batch(number)
             places = [chosen[name].to_numpy().copy() for name in ("part", "batch", "row")]
-        table = _renamed(taken(self.parts, CORPUS, *places), chosen["copy"].to_numpy().astype(np.int64))
+        table = _renamed(taken(self.parts, PART, *places), chosen["copy"].to_numpy().astype(np.int64))
         batch = compact_batch(table, CORPUS)
         write_arrow(storage.join(self.directory, corpus_shard_name(number, self.shards)), CORPUS, [batch])
         return measure(batch, self.documents)
@@ -76,8 +76,8 @@ def _renamed(table: pa.Table, copies: npt.NDArray[np.int64]) -> pa.Table:
     if not copies.any():
         return table
     names = [copied_id(name, copy) for name, copy in zip(table["id"].to_pylist(), copies.tolist(), strict=True)]
-    table = table.set_column(0, CORPUS.field("key"), pa.array(copied_key(table["key"].to_numpy(), copies), pa.uint64()))
-    return table.set_column(1, CORPUS.field("id"), pa.array(names, pa.string()))
+    table = table.set_column(0, PART.field("key"), pa.array(copied_key(table["key"].to_numpy(), copies), pa.uint64()))
+    return table.set_column(1, PART.field("id"), pa.array(names, pa.string()))
 
 
 def index_rejected(parts: Sequence[str], shards: int, path: str) -> None:
@@ -144,8 +144,8 @@ class WriteRejected:
         with PartFile(self.duplicates) as duplicates:
             batch = duplicates.batch(number)
             found = {name: batch[name].to_numpy().copy() for name in batch.schema.names}
-        documents = taken(self.parts, CORPUS, found["part"], found["batch"], found["row"]).to_pylist()
-        stay = taken(self.parts, CORPUS, found["of_part"], found["of_batch"], found["of_row"])["id"].to_pylist()
+        documents = taken(self.parts, PART, found["part"], found["batch"], found["row"]).to_pylist()
+        stay = taken(self.parts, PART, found["of_part"], found["of_batch"], found["of_row"])["id"].to_pylist()
         rows = [
             {
                 **{name: document[name] for name in ("key", "id", "source", "title")},

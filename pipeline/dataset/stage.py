@@ -150,7 +150,7 @@ STAGE = Stage(
     config=DatasetConfig,
     run=run,
     inputs={
-        "corpus": Input(kinds=("corpus",), required=True),
+        "corpus": Input(kinds=("corpus", "semdedup"), required=True),
         "vocab": Input(kinds=("vocab",), required=True),
         "append": Input(kinds=("dataset",), named=True),
     },

@@ -42,9 +42,7 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
         self.function, self.results, self.directory = function, results, directory
 
     def setup(self) -> None:
-        """Stand where the stage stands, if this machine has the place, so that relative paths in a config mean the same."""
-        if os.getcwd() != self.directory and os.path.isdir(self.directory):
-            os.chdir(self.directory)
+        stand(self.directory)
 
     def process(self, element: tuple[str, str]) -> Iterable[None]:
         name, packed = element
@@ -67,6 +65,12 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
         finally:
             give_back()
         return ()
+
+
+def stand(directory: str) -> None:
+    """Stand where the stage stands, if this machine has the place, so that relative paths in a config mean the same."""
+    if os.getcwd() != directory and os.path.isdir(directory):
+        os.chdir(directory)
 
 
 class UnitFailed(Exception):
@@ -122,7 +126,7 @@ def fan_out(
     names = [name for name, _ in units]
     if failed:
         raise _failure(build, step, results, [name for name in names if name in failed], len(names))
-    return _read_results(results, [name + DONE for name in names])
+    return read_results(results, [name + DONE for name in names])
 
 
 def _names(results: str, *endings: str) -> set[str]:
@@ -139,7 +143,7 @@ def _not_done(results: str, units: list[tuple[str, Any]]) -> list[tuple[str, Any
 def _failure(build: Build, step: str, results: str, failed: list[str], count: int) -> ClozeError:
     """The error of failed units. Their results are removed, so that they are tried again once their causes are mended."""
     files = [name + FAILED for name in failed]
-    found = _read_results(results, files)
+    found = read_results(results, files)
     for file in files:
         storage.remove(storage.join(results, file))
     kind = BY_EXIT_CODE.get(found[0]["exit_code"], ClozeError)
@@ -160,6 +164,15 @@ def _run(engine: Engine, elements: list[tuple[str, Any]], work: _Unit, units: in
         packed = [(name, json.dumps(unit)) for name, unit in elements]
         _ = pipeline | beam.Create(packed, reshuffle=True) | beam.ParDo(work)
 
+    run_pipeline(engine, construct, units, step)
+
+
+def run_pipeline(engine: Engine, construct: Callable[[beam.Pipeline], None], units: int, step: str) -> None:
+    """Run a pipeline on an engine; see `Engine.run`.
+
+    Raises:
+        ClozeError: a unit failed, told by the sentence that it left.
+    """
     try:
         engine.run(construct, units, step)
     except ClozeError:
@@ -171,7 +184,7 @@ def _run(engine: Engine, elements: list[tuple[str, Any]], work: _Unit, units: in
         raise ClozeError(f"{told}; run again to go on: what is finished is kept") from error
 
 
-def _read_results(results: str, files: list[str]) -> list[dict[str, Any]]:
+def read_results(results: str, files: list[str]) -> list[dict[str, Any]]:
     """What the result files hold, read many at a time: a store answers each in its own good time."""
     with ThreadPoolExecutor(RESULT_THREADS) as pool:
         return [json.loads(text) for text in pool.map(lambda file: storage.read_text(storage.join(results, file)), files)]

@@ -18,8 +18,7 @@ import pyarrow as pa
 from pipeline.core import storage
 from pipeline.core.arrow import read_arrow, write_arrow
 from pipeline.core.stage import Build
-from pipeline.corpus.schema import CORPUS
-from pipeline.corpus.shards import CorpusShards, read_shard
+from pipeline.corpus.shards import READ, CorpusShards, read_shard
 from pipeline.engines.fan_out import fan_out
 from pipeline.vocab.sample import Cut, DocumentRanks, Sample, choose
 
@@ -44,11 +43,11 @@ class TakeShard:
     cuts: tuple[dict[str, Any], ...]
 
     def __call__(self, unit: dict[str, str]) -> dict[str, Any]:
-        table = read_shard(unit["path"])
+        table = read_shard(unit["path"]).select(READ)
         taken = Cut(**self.cuts[0]).chosen(table)
         for cut in self.cuts[1:]:
             taken |= Cut(**cut).chosen(table)
-        write_arrow(unit["out"], CORPUS, table.select(CORPUS.names).filter(pa.array(taken)).to_batches())
+        write_arrow(unit["out"], table.schema, table.filter(pa.array(taken)).to_batches())
         return {"documents": int(taken.sum())}
 
 

@@ -147,7 +147,7 @@ STAGE = Stage(
     version=VERSION,
     config=VocabConfig,
     run=run,
-    inputs={"corpus": Input(kinds=("corpus",))},
+    inputs={"corpus": Input(kinds=("corpus", "semdedup"))},
     volatile=(REPORT,),
     worker="pipeline",
     headline=lambda summary: f"{summary['size']:,} pieces",

@@ -27,7 +27,7 @@ STAGE = Stage(
     run=run,
     inputs={
         "checkpoint": Input(kinds=("finetune",), required=True, lends=("data", "task")),
-        "corpus": Input(kinds=("corpus",)),
+        "corpus": Input(kinds=("corpus", "semdedup")),
     },
     worker="model",
     outputs=("predictions",),

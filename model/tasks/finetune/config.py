@@ -62,6 +62,10 @@ class FinetuneConfig(StageConfig):
     layer_decay: float = Field(default=1.0, gt=0, le=1)
     """A layer's learning rate is this share of that of the layer above it, the head's is whole; 1: all are alike. ELECTRA's are 0.8 and 0.9."""
 
+    embedding_rate: float = Field(default=1.0, gt=0)
+    """What the embeddings' learning rate is of the others': those of a small pretrained encoder are large, and steps of the usual size
+    hardly move them."""
+
     warmup: float = Field(default=0.1, ge=0, lt=1)
     """Share of the steps over which the learning rate rises; afterwards it falls to 0 in a straight line."""
 

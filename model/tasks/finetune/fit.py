@@ -184,6 +184,7 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
             weight_decay=config.weight_decay,
             clip=config.clip,
             rate=everywhere if config.layer_decay == 1 else layer_rates(network.state_dict(), config.layer_decay),
+            rates={"embeddings": config.embedding_rate},
         ),
         engine=engine,
         source=source,

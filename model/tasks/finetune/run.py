@@ -27,6 +27,7 @@ RECIPE = (
     "batch_size",
     "optimizer",
     "layer_decay",
+    "embedding_rate",
     "warmup",
     "weight_decay",
     "clip",

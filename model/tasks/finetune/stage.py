@@ -29,7 +29,7 @@ STAGE = Stage(
     run=run,
     inputs={  # no checkpoint is needed with from_scratch and model
         "checkpoint": Input(kinds=("pretrain",), also=("finetune", "merge")),
-        "corpus": Input(kinds=("corpus",)),
+        "corpus": Input(kinds=("corpus", "semdedup")),
         "vocab": Input(kinds=("vocab",)),
     },
     volatile=("metrics.jsonl", "skipped.jsonl", "from_scratch.jsonl"),

@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from model.train import arithmetic
-from model.train.memory import CPU_TOKENS, MARGIN, Computing, Memory, training_memory
+from model.train.memory import CPU_TOKENS, MARGIN, Memory, training_memory
 from model.train.scale import goodput, hardware
 from model.train.scale.assumptions import assumptions
 from model.train.scale.goodput import Faults
@@ -84,7 +84,6 @@ def stages(setting: Setting) -> tuple[int, ...]:
 
 
 def memory_of(setting: Setting, zero: int, micro_batch: int, checkpointing: bool) -> Memory:
-    how = Computing(device=setting.device.kind, bf16=setting.device.computes_bf16, checkpointing=checkpointing)
     return training_memory(
         setting.model,
         setting.length,
@@ -92,7 +91,7 @@ def memory_of(setting: Setting, zero: int, micro_batch: int, checkpointing: bool
         ranks=setting.ranks,
         zero=zero,
         accumulating=micro_batch < setting.rows,
-        how=how,
+        how=setting.computing(checkpointing),
     )
 
 
@@ -195,7 +194,7 @@ def sizes(setting: Setting) -> dict[str, float]:
         setting.wanted.tokens / setting.wanted.epochs, setting.model.vocab_size, MASK_RATE, setting.wanted.copies
     )
     return {
-        "checkpoint": float(arithmetic.BYTES_A_WEIGHT * parameters),
+        "checkpoint": float(arithmetic.checkpoint_bytes(parameters, setting.wanted.ema is not None)),
         "exported": float(arithmetic.WEIGHT_BYTES * parameters),
         "dataset": rows + masks,
         "dataset_rows": rows,
@@ -248,6 +247,8 @@ def command(setting: Setting, way: Way, interval: float) -> str:
         parts.append(f"--zero {way.zero}")
     if way.checkpointing:
         parts.append("--activation-checkpointing")
+    if setting.wanted.ema is not None:
+        parts.append(f"--ema {setting.wanted.ema:g}")
     return " ".join([*parts, f"--checkpoint-minutes {max(1.0, round(interval / 60, 1)):g}", "--out W/p"])
 
 
@@ -287,12 +288,12 @@ def too_large(setting: Setting) -> str:
         ranks *= 2
         more = training_memory(
             setting.model, setting.length, 1, ranks=ranks, zero=3, accumulating=True,
-            how=Computing(bf16=setting.device.computes_bf16, checkpointing=True),
+            how=setting.computing(checkpointing=True),
         )  # fmt: skip
         if more.total <= setting.room:
             remedies.append(f"{ranks} GPUs with ZeRO 3")
     for device in sorted(hardware.GPUS.values(), key=lambda found: found.memory):
-        how = Computing(bf16=device.computes_bf16, checkpointing=True)
+        how = replace(setting.computing(checkpointing=True), device="cuda", bf16=device.computes_bf16)
         zero = stages(setting)[-1]
         if training_memory(
             setting.model, setting.length, 1, ranks=setting.ranks, zero=zero, accumulating=True, how=how

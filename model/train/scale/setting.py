@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from model.families.config import ModelConfig
 from model.families.presets import model_config
-from model.train.memory import MARGIN
+from model.train.memory import MARGIN, Computing
 from model.train.scale import goodput, hardware, network
 from model.train.scale.hardware import Device
 from model.train.scale.network import Links
@@ -36,6 +36,7 @@ class Wanted:
         epochs: how often each token is seen.
         gpu_hours: of a GPU between interruptions.
         save_seconds, restart_seconds: as measured: what a save stops the training for; from an interruption to the next step.
+        ema: the decay of an average of the weights that is kept.
     """
 
     model: str
@@ -53,6 +54,7 @@ class Wanted:
     gpu_hours: float = goodput.GPU_HOURS
     save_seconds: float | None = None
     restart_seconds: float | None = None
+    ema: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,12 @@ class Setting:
     @property
     def steps(self) -> int:
         return max(1, math.ceil(self.wanted.tokens / (self.batch * self.mean)))
+
+    def computing(self, checkpointing: bool) -> Computing:
+        """How a step is computed. Args: checkpointing: of activations."""
+        averaging = self.wanted.ema is not None
+        bf16 = self.device.computes_bf16
+        return Computing(device=self.device.kind, bf16=bf16, checkpointing=checkpointing, averaging=averaging)
 
     @property
     def nodes(self) -> int:
@@ -137,6 +145,8 @@ def _check(wanted: Wanted) -> None:
             raise UsageError(f"{name} ({value}) must be at least 1; {remedy}")
     if wanted.mfu is not None and not 0 < wanted.mfu <= 1:
         raise UsageError(f"mfu ({wanted.mfu:g}) must be more than 0 and at most 1: a share of the GPU's peak")
+    if wanted.ema is not None and not 0 < wanted.ema < 1:
+        raise UsageError(f"ema ({wanted.ema:g}) must be more than 0 and less than 1, such as .999")
     for name in ("tokens", "interconnect", "epochs", "gpu_hours", "save_seconds", "restart_seconds"):
         value = getattr(wanted, name)
         if value is not None and (not math.isfinite(value) or value <= 0):

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.corpus.dedup.signatures import jaccard
-from pipeline.corpus.document import joined
+from pipeline.corpus.document import joined as text_of
 from pipeline.corpus.parts import taken
-from pipeline.corpus.schema import CORPUS
-from pipeline.corpus.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up
+from pipeline.corpus.provenance import UNKNOWN, Origin, joined
+from pipeline.corpus.schema import PART
+from pipeline.corpus.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, added
 
 if TYPE_CHECKING:
     from pipeline.corpus.bundles import Bundle
     from pipeline.corpus.config import CorpusConfig
     from pipeline.corpus.dedup.plan import Plan
 
-FORMAT = 2
+FORMAT = 3
 EXAMPLES = 3  # of each reason
 EXCERPT = 400  # characters
 
@@ -60,6 +61,13 @@ def collect(
             "shards": placed.shards,
         },
         "sources": _shares(sources, config, placed),
+        "origins": _origins(kept["origins"], results),
+        "licences": [
+            {"licence": licence or UNKNOWN, **{name: figures[name] for name in ("documents", "words", "bytes")}}
+            for (licence,), figures in sorted(
+                added(kept["origins"], "licence").items(), key=lambda one: (-one[1]["words"], one[0])
+            )
+        ],
         "mixture": placed.mixed,
         "histograms": {
             "document_words": {"limits": list(DOCUMENT_BINS), "counts": kept["documents"]},
@@ -70,8 +78,17 @@ def collect(
         "dropped_files": _most_first(counters, "dropped_files/"),
         "quarantined": _most_first(counters, "quarantined/"),
         "examples": _examples(results),
-        "duplicates": _duplicates(config, bundles, placed, parts),
+        "duplicates": _duplicates(config, placed, parts),
         "decontamination": _decontamination(config, results, counters),
+        "personal_data": {
+            "kinds": list(config.mask_personal_data),
+            "allowed": config.personal_data_allowed,
+            "documents": counters.get("dropped/personal_data", 0),
+            **{
+                done: {kind: counters.get(f"dropped_lines/{done}_{kind}", 0) for kind in config.mask_personal_data}
+                for done in ("masked", "dropped")
+            },
+        },
         "languages": {
             "sampled": sampled,
             "shares": {language: round(count / sampled, 4) for language, count in kept["languages"].items()},
@@ -100,10 +117,30 @@ def _sources(
         row["read_documents"] += result["counters"].get("read/documents", 0)
         row["read_bytes"] += result["counters"].get("read/bytes", 0)
         row["dropped_reading"] += sum(count for name, count in result["counters"].items() if name.startswith("dropped/"))
-    for (duplicate, _, _), count in placed.pairs.items():
-        rows[bundles[duplicate].kind]["duplicates"] += count
+    for (kind, _, _), count in placed.pairs.items():
+        rows[kind]["duplicates"] += count
     nothing = dict.fromkeys(("documents", "sentences", "words", "characters", "bytes"), 0)
     return [{**row, "files": len(files[kind]), **kept.get(kind, nothing)} for kind, row in sorted(rows.items())]
+
+
+def _origins(rows: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Where the kept documents are from, and under which licence; of each origin what is known."""
+    known: dict[str, set[Origin]] = {}
+    for result in results:
+        for one in result["origins"]:
+            known.setdefault(Origin(**one).label, set()).add(Origin(**one))
+    told = {label: joined(found) for label, found in known.items()}
+    return [
+        {
+            "kind": row["kind"],
+            "name": told[row["origin"]].name,
+            "url": told[row["origin"]].url,
+            "date": told[row["origin"]].date,
+            "licence": row["licence"],
+            **{name: row[name] for name in ("documents", "words", "bytes")},
+        }
+        for row in rows
+    ]
 
 
 def _shares(sources: list[dict[str, Any]], config: CorpusConfig, placed: Plan) -> list[dict[str, Any]]:
@@ -129,12 +166,11 @@ def _examples(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def _duplicates(config: CorpusConfig, bundles: Sequence[Bundle], placed: Plan, parts: tuple[str, ...]) -> dict[str, Any]:
+def _duplicates(config: CorpusConfig, placed: Plan, parts: tuple[str, ...]) -> dict[str, Any]:
     minhash = config.minhash()
     between: dict[tuple[str, str], int] = {}
-    for (duplicate, of, _), count in placed.pairs.items():
-        kinds = bundles[duplicate].kind, bundles[of].kind
-        between[kinds] = between.get(kinds, 0) + count
+    for (kind, of, _), count in placed.pairs.items():
+        between[kind, of] = between.get((kind, of), 0) + count
     return {
         "method": config.dedup,
         "bands": config.dedup_bands,
@@ -159,8 +195,8 @@ def _pairs(config: CorpusConfig, placed: Plan, parts: tuple[str, ...]) -> list[d
         places = [np.array(values, dtype=np.int32) for values in zip(duplicate, of, strict=True)]
         texts = []
         shown = []
-        for document in taken(parts, CORPUS, *places).to_pylist():
-            texts.append(joined(document["sentences"], document["paragraphs"]))
+        for document in taken(parts, PART, *places).to_pylist():
+            texts.append(text_of(document["sentences"], document["paragraphs"]))
             shown.append(
                 {
                     "id": document["id"],

@@ -20,6 +20,9 @@ MEANINGS = {
     "near_duplicate": "nearly the same words as another document",
     "over_budget": "more than the words or the mixture asked for",
     "not_in_mixture": "in a language that the mixture does not weigh",
+    "other_licence": "under a licence that is not kept",
+    "personal_data": "more addresses and numbers of persons than are allowed",
+    "blocked_words": "more words of the list than are allowed",
     "contaminated": "holds text of a task",
     "redirect": "a page that leads to another",
     "namespace": "a page beside the articles",
@@ -59,6 +62,7 @@ def render(card: dict[str, Any]) -> str:
             "lines": svg.bars(card["dropped_lines"]),
             "quarantined": svg.bars(card["quarantined"]),
             "languages": svg.shares(card["languages"]["shares"]),
+            "licences": svg.shares({one["licence"]: float(one["words"]) for one in card["licences"]}),
             "sources": svg.shares({source["kind"]: float(source["bytes"]) for source in card["sources"]}),
         },
     )

@@ -50,7 +50,7 @@ class Columns:
                         batch_numbers.append(batch_number)
                         total += batch.num_rows
                         for name in batch.schema.names:
-                            values = _flat(batch[name])
+                            values = flat(batch[name])
                             if name not in files:
                                 files[name] = open(os.path.join(self.directory, name), "wb")  # noqa: SIM115 (closed below)
                                 self._types[name] = np.dtype((values.dtype, values.shape[1:]))
@@ -96,7 +96,7 @@ class Columns:
         return part.astype(np.int32), self._batch_numbers[at], row.astype(np.int32)
 
 
-def _flat(column: pa.Array) -> npt.NDArray[Any]:
+def flat(column: pa.Array) -> npt.NDArray[Any]:
     """[n], or uint8 [n, width] for fixed-size bytes."""
     if pa.types.is_fixed_size_binary(column.type):
         width = column.type.byte_width

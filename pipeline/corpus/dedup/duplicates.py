@@ -19,6 +19,7 @@ I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _PAIRS = 1 << 16  # whose sketches are compared at a time
+ROUNDS = 1000  # after which what is undecided stays
 _HELD = 1 << 20  # undecided documents whose bands are all held at once
 
 
@@ -103,7 +104,7 @@ def similar_duplicates(
     alive: Bools,
     sketches: Callable[[I64], U8],
     threshold: float,
-    rounds: int = 1000,
+    rounds: int = ROUNDS,
 ) -> I32:
     """int32 [n]: for each document an earlier one that stays and is like it; itself if it stays.
 

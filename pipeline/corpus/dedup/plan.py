@@ -112,15 +112,40 @@ def _by_rank(columns: Columns) -> I64:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is asked of a plan.
+
+    Attributes:
+        shard_bytes: of text in a shard, about.
+        plan_file: schema PLAN, a record batch a shard.
+        duplicates_file: schema DUPLICATES, a record batch a shard of rejected documents; None: not wanted.
+        minhash, exact, threshold: of `find_duplicates`.
+        examples: how many pairs of duplicates of each kind are chosen to be shown.
+        kinds: of source, of each part.
+        mix: how much stays of each kind of source or language; None: all.
+    """
+
+    shard_bytes: int
+    plan_file: str
+    duplicates_file: str | None
+    minhash: MinHash | None
+    exact: bool
+    threshold: float
+    examples: int
+    kinds: Sequence[str]
+    mix: MixOptions | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What stays.
 
     Attributes:
         shards: how many there are.
-        documents, bytes: of what stays, int64 [parts].
+        documents, bytes: of what stays.
         heldout: documents of what stays that are held out.
         dropped: documents dropped here, by reason.
-        pairs: documents dropped as duplicates, by (part of the duplicate, part of what stays), and reason.
+        pairs: documents dropped as duplicates, by (kind of source of the duplicate, of what stays), and reason.
         groups: how many documents have duplicates that were dropped.
         largest: duplicates of one document that were dropped, at most.
         mixed: what `pipeline.corpus.mixing` tells of each source or language.
@@ -128,83 +153,87 @@ class Plan:
     """
 
     shards: int
-    documents: I64
-    bytes: I64
+    documents: int
+    bytes: int
     heldout: int
     dropped: Counter[str]
-    pairs: Counter[tuple[int, int, str]]
+    pairs: Counter[tuple[str, str, str]]
     groups: int
     largest: int
     chosen: list[tuple[str, tuple[int, int, int], tuple[int, int, int]]]
     mixed: list[dict[str, Any]] = field(default_factory=list)
 
 
-def plan(
-    references: Sequence[str],
-    *,
-    shard_bytes: int,
-    plan_file: str,
-    duplicates_file: str | None,
-    minhash: MinHash | None,
-    exact: bool,
-    threshold: float = 0.0,
-    examples: int = 0,
-    mix: MixOptions | None = None,
-    kinds: Sequence[str] = (),
-    report: Callable[[int], None] = lambda _: None,
-) -> Plan:
+def plan(references: Sequence[str], wanted: Wanted, report: Callable[[int], None] = lambda _: None) -> Plan:
     """Find the duplicates, place what stays, and write the plan for the shards' writers.
 
     Args:
         references: a file of references for each part.
-        shard_bytes: of text in a shard, about.
-        plan_file: schema PLAN, a record batch a shard.
-        duplicates_file: schema DUPLICATES, a record batch a shard of rejected documents; None: not wanted.
-        minhash, exact, threshold: of `find_duplicates`.
-        examples: how many pairs of duplicates are chosen to be shown.
-        mix: how much stays of each kind of source or language; None: all.
-        kinds: of each part.
+        wanted: of the plan.
         report: called with the number of parts gathered.
     """
     from pipeline.core.arrow import write_arrow
 
-    with tempfile.TemporaryDirectory(prefix="cloze-plan-", dir=_local_directory(plan_file)) as directory:
+    with tempfile.TemporaryDirectory(prefix="cloze-plan-", dir=local_room(wanted.plan_file)) as directory:
         columns = Columns(directory)
         columns.gather(references, report)
-        duplicates = find_duplicates(columns, minhash, exact, threshold)
+        duplicates = find_duplicates(columns, wanted.minhash, wanted.exact, wanted.threshold)
         kept = np.flatnonzero(duplicates.reason == KEPT)
         size, key = columns.load("bytes"), columns.load("key")
-        taken = None if mix is None else _mixed(columns, kept, key, mix, kinds)
+        taken = None if wanted.mix is None else _mixed(columns, kept, key, wanted.mix, wanted.kinds)
         copies = np.zeros(kept.size, np.int64) if taken is None else taken.copies
         kept = kept if taken is None else kept[taken.numbers]
-        shards = max(1, math.ceil(int(size[kept].sum()) / shard_bytes))
-        write_arrow(plan_file, PLAN, _by_shard(columns, kept, copied_key(key[kept], copies), shards, PLAN, copies=copies))
+        shards = max(1, math.ceil(int(size[kept].sum(dtype=np.int64)) / wanted.shard_bytes))
+        by_shard = _by_shard(columns, kept, copied_key(key[kept], copies), shards, PLAN, copies=copies)
+        write_arrow(wanted.plan_file, PLAN, by_shard)
         dropped = np.flatnonzero(duplicates.reason != KEPT)
-        if duplicates_file is not None:
-            write_arrow(duplicates_file, DUPLICATES, _by_shard(columns, dropped, key[dropped], shards, DUPLICATES, duplicates))
-        figures = _figures(columns, duplicates, kept, size, dropped)
+        if wanted.duplicates_file is not None:
+            by_shard = _by_shard(columns, dropped, key[dropped], shards, DUPLICATES, duplicates)
+            write_arrow(wanted.duplicates_file, DUPLICATES, by_shard)
+        figures = _figures(columns, duplicates, dropped, wanted.kinds)
         if taken is not None:
             figures["dropped"] += taken.dropped
         return Plan(
             shards=shards,
+            documents=int(kept.size),
+            bytes=int(size[kept].sum(dtype=np.int64)),
             heldout=int(np.count_nonzero(columns.load("heldout")[kept])),
             mixed=[] if taken is None else taken.groups,
             **figures,
-            chosen=_chosen(columns, duplicates, dropped, key, examples),
+            chosen=_chosen(columns, duplicates, dropped, key, wanted.examples),
         )
 
 
 def _mixed(columns: Columns, kept: I64, key: random_keys.U64, mix: MixOptions, kinds: Sequence[str]) -> Taken:
-    """What of `kept` stays: by the kind of its part, or its language."""
+    """What of `kept` stays."""
+    names = sorted(set(kinds))
     if mix.mixture_by == "source":
-        names = sorted(set(kinds))
         of_part = np.array([names.index(kind) for kind in kinds], np.int64)
         groups = of_part[np.searchsorted(columns.begins, kept, side="right") - 1]
     else:
-        codes, groups = np.unique(columns.load("language")[kept], return_inverse=True)
+        groups = columns.load("language")[kept]
+    return mixed(key[kept], columns.load("words")[kept], columns.load("heldout")[kept], groups, names, mix)
+
+
+def mixed(
+    key: random_keys.U64,
+    words: npt.NDArray[Any],
+    heldout: npt.NDArray[Any],
+    groups: npt.NDArray[Any],
+    names: Sequence[str],
+    mix: MixOptions,
+) -> Taken:
+    """What of some documents stays, by kinds of source or languages.
+
+    Args:
+        key, words, heldout: of each document.
+        groups: of each document: the number in `names` of its kind of source, or its language's code.
+        names: of the kinds.
+    """
+    if mix.mixture_by == "language":
+        codes, groups = np.unique(groups, return_inverse=True)
         names = [language_name(int(code)) for code in codes]
-    words, heldout = columns.load("words")[kept].astype(np.int64), columns.load("heldout")[kept].astype(np.bool_)
-    return take(key[kept], words, heldout, groups, names, mix)
+    return take(key, words.astype(np.int64), heldout.astype(np.bool_), groups.astype(np.int64), names, mix)
 
 
 def _by_shard(
@@ -242,21 +271,20 @@ def _by_shard(
         yield pa.RecordBatch.from_arrays([pa.array(column) for column in values], schema=arrow_schema)
 
 
-def _figures(columns: Columns, duplicates: Duplicates, kept: I64, size: npt.NDArray[Any], dropped: I64) -> dict[str, Any]:
-    parts = columns.begins.size - 1
-    part = (np.searchsorted(columns.begins, kept, side="right") - 1).astype(np.int64)
-    pairs: Counter[tuple[int, int, str]] = Counter()
-    duplicate_part, of_part = (
-        np.searchsorted(columns.begins, which, side="right") - 1 for which in (dropped, duplicates.of[dropped])
+def _figures(columns: Columns, duplicates: Duplicates, dropped: I64, kinds: Sequence[str]) -> dict[str, Any]:
+    names = sorted(set(kinds))
+    of_part = np.array([names.index(kind) for kind in kinds], np.int64)
+    duplicate_kind, of_kind = (
+        of_part[np.searchsorted(columns.begins, which, side="right") - 1] for which in (dropped, duplicates.of[dropped])
     )
-    combined = (duplicate_part * parts + of_part) * len(REASONS) + duplicates.reason[dropped]
+    pairs: Counter[tuple[str, str, str]] = Counter()
+    combined = (duplicate_kind * len(names) + of_kind) * len(REASONS) + duplicates.reason[dropped]
     for value, count in zip(*np.unique(combined, return_counts=True), strict=True):
         rest, why = divmod(int(value), len(REASONS))
-        pairs[(*divmod(rest, parts), REASONS[why])] = int(count)
+        kind, of = divmod(rest, len(names))
+        pairs[names[kind], names[of], REASONS[why]] = int(count)
     sizes = np.unique(duplicates.of[dropped], return_counts=True)[1]
     return {
-        "documents": np.bincount(part, minlength=parts),
-        "bytes": np.bincount(part, size[kept], minlength=parts).astype(np.int64),
         "dropped": Counter(
             {REASONS[why]: int(n) for why, n in zip(*np.unique(duplicates.reason[dropped], return_counts=True), strict=True)}
         ),
@@ -279,8 +307,8 @@ def _chosen(columns: Columns, duplicates: Duplicates, dropped: I64, key: random_
     return chosen
 
 
-def _local_directory(plan_file: str) -> str | None:
-    """Beside the plan if that is on a local disk; else where the system keeps temporary files."""
-    if not storage.is_local(plan_file):
+def local_room(path: str) -> str | None:
+    """Beside `path` if that is on a local disk; else where the system keeps temporary files."""
+    if not storage.is_local(path):
         return None
-    return os.path.dirname(storage.filesystem(plan_file)[1])
+    return os.path.dirname(storage.filesystem(path)[1])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 READERS = {
     "wikipedia": "pipeline.corpus.readers.wikipedia.dump:reader",
     "wikiextractor": "pipeline.corpus.readers.wikipedia.wikiextractor:reader",
+    "html": "pipeline.corpus.readers.html.reader:reader",
     "books": "pipeline.corpus.readers.books.reader:reader",
     "jsonl": "pipeline.corpus.readers.tables.jsonl:reader",
     "warc": "pipeline.corpus.readers.web.warc:reader",

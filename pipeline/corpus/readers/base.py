@@ -17,6 +17,7 @@ from pipeline.core import storage
 from pipeline.core.errors import DataError
 from pipeline.corpus.document import Document
 from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.provenance import NOTHING_KNOWN, Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,8 @@ class Slice:
         size: bytes, for balance and progress.
         span: (first byte, end) where a slice is a part of its file; None: the whole file. The documents are the same however a
             file is cut.
-        fields: how the columns of structured sources are named: `text`, `id`, `title` to the source's own names.
+        fields: how the columns of structured sources are named: `text`, `id`, `title`, … to the source's own names.
+        origin: what the config says of where it is from.
     """
 
     kind: str
@@ -39,6 +41,7 @@ class Slice:
     size: int
     span: tuple[int, int] | None = None
     fields: tuple[tuple[str, str], ...] = ()
+    origin: Origin = NOTHING_KNOWN
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -46,10 +49,9 @@ class Slice:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Slice:
         """What `as_json` gave, its tuples become lists on the way."""
-        span, fields = value["span"], value["fields"]
-        return cls(
-            **{**value, "span": tuple(span) if span else None, "fields": tuple((name, column) for name, column in fields)}
-        )
+        span, fields, origin = value["span"], value["fields"], value["origin"]
+        told = {"span": tuple(span) if span else None, "fields": tuple((name, column) for name, column in fields)}
+        return cls(**{**value, **told, "origin": Origin(**origin)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +70,23 @@ class Tally:
 
     Every raw document passes through `read`, and then is either yielded or `drop`ped, so that what was read is always
     the sum of what was kept and what was dropped.
+
+    Attributes:
+        origin: where the documents that are yielded now are from.
     """
 
     slice: Slice
     stop: bool = True
     counters: Counter[str] = field(default_factory=Counter)
     unreadable: list[Unreadable] = field(default_factory=list)
+    origin: Origin = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.origin = self.slice.origin
+
+    def found(self, origin: Origin) -> None:
+        """What the source itself says of where it is from; what the config says of it counts more."""
+        self.origin = self.slice.origin.filled(origin)
 
     def read(self, size: int) -> None:
         """One more raw document, of `size` bytes."""

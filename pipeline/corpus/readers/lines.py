@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from pipeline.corpus.readers.base import Tally
 from pipeline.corpus.readers.byte_source import ByteSource, Damaged
@@ -27,7 +28,13 @@ class Line:
     size: int
 
 
-def read_lines(source: ByteSource, tally: Tally, limit: int) -> Iterator[Line]:
+class ToldOfDamage(Protocol):
+    """Who is told where a source is damaged: a tally, as a rule."""
+
+    def damaged(self, reason: str, sentence: str, *, offset: int = 0) -> None: ...
+
+
+def read_lines(source: ByteSource, tally: ToldOfDamage, limit: int) -> Iterator[Line]:
     """The lines of `source`. One that is cut by damage is left out; the tally is told where.
 
     What comes after damage is the next stream of the file, and streams are taken to begin with a line.

@@ -12,6 +12,8 @@ HEAD_BYTES = 4096
 _PACKERS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 _SPACE = rb"(?:\xef\xbb\xbf)?\s*"
 
+_ENTERPRISE = rb"(?:\"(?:abstract|date_created|date_modified|protection|version|main_entity|is_part_of|article_body)\"\s*:)"
+
 # What it is, which source reads it (empty: none), and how it begins.
 _KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
     ("a MediaWiki dump", "wikipedia", re.compile(_SPACE + rb"(?:<\?xml[^>]{0,200}\?>\s*)?<mediawiki\b")),
@@ -28,8 +30,15 @@ _KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
     ("a WARC file", "warc", re.compile(rb"WARC/\d\.\d\r?\n")),
     (
         "an HTML page",
-        "",
+        "html",
         re.compile(_SPACE + rb"(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--.{0,500}?-->\s*)?<(?:!doctype\s+html|html)\b", re.I | re.S),
+    ),
+    (
+        "a dump of Wikimedia Enterprise",
+        "html",
+        re.compile(
+            _SPACE + rb"\{\s*\"name\"\s*:\s*\"(?:[^\"\\]|\\.){0,600}\"\s*,\s*\"identifier\"\s*:\s*\d+\s*,[^\n]*?" + _ENTERPRISE
+        ),
     ),
     ("a file of JSON objects", "jsonl", re.compile(_SPACE + rb"(?:\[\s*)?\{\s*\"[^\"\n]{1,100}\"\s*:")),
     ("a Parquet file", "parquet", re.compile(rb"PAR1")),
@@ -42,7 +51,7 @@ _KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
 )
 _ADVICE = {
     "a part of a MediaWiki dump": "put it back between <mediawiki> and </mediawiki> for source wikipedia",
-    "an HTML page": "no source reads pages alone; take its text out, or keep pages in a WARC file for source warc",
+    "a tar archive": "take its text out first, or, if it holds pages in HTML, name it as source html",
 }
 
 
@@ -52,13 +61,26 @@ def is_text(head: bytes, tally: Tally) -> bool:
     Raises:
         DataError: it is something else, and the options say to stop.
     """
-    for what, source, begins in _KINDS:
-        if not begins.match(head[:HEAD_BYTES]):
-            continue
-        if what.startswith("packed"):
-            remedy = "give it the ending of its format, such as .gz"
-        else:
-            remedy = f"name it as source {source}" if source else _ADVICE.get(what, "take its text out first")
-        tally.damaged("not_text", f"the file is {what}, no text for source {tally.slice.kind}", remedy=remedy)
-        return False
-    return True
+    return _passes(head, tally, frozenset(), "not_text", "no text")
+
+
+def is_for(source: str, head: bytes, tally: Tally) -> bool:
+    """Whether a file that begins with these bytes may be what `source`, the tally's, reads; else as `is_text`."""
+    return _passes(head, tally, frozenset((source,)), f"not_{source}", "nothing")
+
+
+def kind_of(head: bytes) -> tuple[str, str]:
+    """What a file is by its first bytes, and the source that reads it; empty where nobody knows, or nothing does."""
+    return next(((what, source) for what, source, begins in _KINDS if begins.match(head[:HEAD_BYTES])), ("", ""))
+
+
+def _passes(head: bytes, tally: Tally, sources: frozenset[str], reason: str, nothing: str) -> bool:
+    what, source = kind_of(head)
+    if not what or source in sources:
+        return True
+    if what.startswith("packed"):
+        remedy = "give it the ending of its format, such as .gz"
+    else:
+        remedy = _ADVICE.get(what) or (f"name it as source {source}" if source else "take its text out first")
+    tally.damaged(reason, f"the file is {what}, {nothing} for source {tally.slice.kind}", remedy=remedy)
+    return False

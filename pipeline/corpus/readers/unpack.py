@@ -80,13 +80,18 @@ def open_source(path: str, span: tuple[int, int] | None = None) -> ByteSource:
         path: the file.
         span: bytes of the packed file, from the beginning of a stream to that of another; None: all of it.
     """
-    name = path.lower()
-    if name.endswith(".7z"):
+    if path.lower().endswith(".7z"):
         return SevenZip(path)
+    return unpacked(path, storage.open_input(path), span)
+
+
+def unpacked(name: str, handle: IO[bytes], span: tuple[int, int] | None = None) -> ByteSource:
+    """An open file, unpacked by the ending of its name, as `open_source` does; `.tgz` is `.gz`. The source closes it."""
+    name = name.lower()
     for ending, form in FORMATS.items():
-        if name.endswith(ending):
-            return Streams(storage.open_input(path), form, *(span or (0, None)))
-    return _Plain(storage.open_input(path))
+        if name.endswith(ending) or (ending == ".gz" and name.endswith(".tgz")):
+            return Streams(handle, form, *(span or (0, None)))
+    return _Plain(handle)
 
 
 def as_utf8(source: ByteSource) -> ByteSource:

@@ -17,6 +17,7 @@ from pipeline.corpus.document import Document
 from pipeline.corpus.steps.base import StepFunction, StepKind, StepResult
 
 STEPS = {
+    "licences": "pipeline.corpus.steps.licences:STEP",
     "repair": "pipeline.corpus.steps.repair:STEP",
     "clean": "pipeline.corpus.steps.clean:STEP",
     "too_long": "pipeline.corpus.steps.length:MAXIMUM",
@@ -46,8 +47,9 @@ def _kinds() -> dict[str, StepKind]:
 if TYPE_CHECKING:
     from pipeline.corpus.steps.decontaminate import DecontaminateOptions
     from pipeline.corpus.steps.learned import LearnedOptions
+    from pipeline.corpus.steps.personal_data import PersonalDataOptions
 
-    class TextConfig(DecontaminateOptions, LearnedOptions): ...
+    class TextConfig(DecontaminateOptions, LearnedOptions, PersonalDataOptions): ...
 else:
     TextConfig = joined("TextConfig", (kind.options for kind in _kinds().values()), __name__)
     TextConfig.__doc__ = "How text is cleaned, filtered and split into sentences: the options of all steps."

@@ -1,31 +1,40 @@
-"""Corpus stage: e-mail addresses, telephone numbers and IP addresses, replaced by tokens.
+"""Corpus stage: e-mail addresses, telephone numbers, IP addresses, and numbers of payment cards and bank accounts, replaced by tokens.
 
 Precision first: a version number, a date, an ISBN or a range of years stays. E-mail and IP addresses have a grammar
 (`ipaddress` checks the latter). Telephone numbers are those that Google's libphonenumber, in its Python port, holds for valid
-and grouped as their country groups them. Masking changes no other character.
+and grouped as their country groups them. Cards and accounts have check digits (pipeline/corpus/steps/account_numbers.py). Masking
+changes no other character. Documents that hold too many of them may be dropped.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
 from pipeline.corpus.document import Document
 from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.steps.account_numbers import Span, cards, ibans
 from pipeline.corpus.steps.base import Removed, StepFunction, StepKind, StepResult
 
-Kind = Literal["email", "phone", "ip"]
+Kind = Literal["email", "phone", "ip", "card", "iban"]
+REASON = "personal_data"
 
 
 class PersonalDataOptions(CorpusOptions):
     """Addresses and numbers of persons."""
 
     mask_personal_data: tuple[Kind, ...] = ()
-    """Which of `email`, `phone` and `ip` are replaced (`masked_*`)."""
+    """Which of `email`, `phone`, `ip`, `card` and `iban` are replaced (`masked_*`)."""
+
+    personal_data_allowed: int | None = Field(default=None, ge=0)
+    """How many of them a document may hold; one that holds more is dropped as `personal_data`. By default any number, replaced."""
 
     email_token: str = "<email>"
     """What replaces an e-mail address."""
@@ -35,6 +44,29 @@ class PersonalDataOptions(CorpusOptions):
 
     ip_token: str = "<ip>"
     """What replaces an IP address."""
+
+    card_token: str = "<card>"
+    """What replaces the number of a payment card."""
+
+    iban_token: str = "<iban>"
+    """What replaces an IBAN."""
+
+    @model_validator(mode="after")
+    def _kinds_are_named(self) -> Self:
+        if self.personal_data_allowed is not None and not self.mask_personal_data:
+            raise ValueError("personal_data_allowed needs mask_personal_data: what is looked for, such as email and phone")
+        return self
+
+    def personal_tokens(self) -> dict[Kind, str]:
+        """What stands in place of each kind that is masked, in the order of the search."""
+        tokens: dict[Kind, str] = {
+            "email": self.email_token,
+            "iban": self.iban_token,
+            "card": self.card_token,
+            "ip": self.ip_token,
+            "phone": self.phone_token,
+        }
+        return {kind: token for kind, token in tokens.items() if kind in self.mask_personal_data}
 
 
 _LOCAL = r"[\w+%-]{1,64}(?:\.[\w+%-]{1,64}){0,8}"
@@ -57,6 +89,7 @@ _IS_ADDRESS = re.compile(
 _DOTTED = re.compile(r"\d\.\d{1,3}\.\d")  # quick tests
 _COLONS = re.compile(r"::|:[0-9a-fA-F]{1,4}:")
 _SHORT_IPV4 = 9  # characters; `1.2.10.4` is an address only if a word says so
+_LOW_OCTET = 12  # so is `10.10.10.10`, which may be the metre of a hymn
 
 # Digits with nothing between them but what stands between those of telephone numbers.
 _MAYBE_PHONE = re.compile(r"\d(?:(?:\.(?!\s)|[\s()\-–/]){0,3}\d){6,15}")
@@ -80,8 +113,6 @@ REGIONS = {
     "pt": ("BR", "PT"), "ro": ("RO",), "ru": ("RU",), "sv": ("SE",), "tr": ("TR",), "uk": ("UA",), "zh": ("CN",),
 }  # fmt: skip
 
-Span = tuple[int, int]
-
 
 def _before(text: str, begin: int) -> str:
     return text[max(0, begin - _CONTEXT) : begin]
@@ -99,7 +130,8 @@ def ip_addresses(text: str) -> Iterator[Span]:
     if _DOTTED.search(text):
         for match in _IPV4.finditer(text):
             before = _before(text, match.start())
-            if not _IS_VERSION.search(before) and (len(match[0]) >= _SHORT_IPV4 or _IS_ADDRESS.search(before)):
+            plain = len(match[0]) >= _SHORT_IPV4 and max(map(int, match[0].split("."))) > _LOW_OCTET
+            if not _IS_VERSION.search(before) and (plain or _IS_ADDRESS.search(before)):
                 yield match.span()
     if _COLONS.search(text):
         for match in _IPV6.finditer(text):
@@ -153,43 +185,54 @@ def _valid_phone(window: str, region: str, told: bool) -> Span | None:
     return None
 
 
-def _spans(text: str, kind: Kind, language: str) -> Iterator[Span]:
-    if kind == "email":
-        return emails(text)
-    return ip_addresses(text) if kind == "ip" else phones(text, language)
+_FIND: dict[Kind, Callable[[str], Iterator[Span]]] = {"email": emails, "ip": ip_addresses, "card": cards, "iban": ibans}
 
 
 def mask_text(text: str, tokens: Mapping[Kind, str], language: str = "en") -> tuple[str, list[Kind]]:
     """`text` with the kinds in `tokens` replaced, and the kinds of what was replaced."""
     replaced: list[Kind] = []
     for kind, token in tokens.items():  # one after the other, so that what a token replaced is not found again
-        spans = list(_spans(text, kind, language))
+        spans = list(phones(text, language) if kind == "phone" else _FIND[kind](text))
         for begin, end in reversed(spans):
             text = text[:begin] + token + text[end:]
         replaced += [kind] * len(spans)
     return text, replaced
 
 
-def mask_personal_data(document: Document, tokens: Mapping[Kind, str], language: str = "en") -> StepResult:
-    """Replace personal data; what was replaced is counted as `masked_email`, `masked_ip`, `masked_phone`, and not told.
+def mask_personal_data(
+    document: Document, tokens: Mapping[Kind, str], language: str = "en", allowed: int | None = None
+) -> StepResult:
+    """Replace personal data; what was replaced is counted as `masked_email`, `masked_ip`, …, and not told.
 
     Args:
         document: cleaned.
-        tokens: what stands in place of each kind that is masked, in the order of the search.
+        tokens: of `PersonalDataOptions.personal_tokens`.
         language: of documents that name none.
+        allowed: a document with more is dropped; what it holds is counted as `dropped_email`, …. None: none is dropped.
     """
-    paragraphs = list(document.paragraphs)
-    removed: list[Removed] = []
-    for number, text in enumerate(paragraphs):
-        paragraphs[number], kinds = mask_text(text, tokens, document.language or language)
-        removed += [Removed(f"masked_{kind}", tokens[kind]) for kind in kinds]
-    return StepResult(replace(document, paragraphs=tuple(paragraphs)) if removed else document, None, tuple(removed))
+    language = document.language or language
+    texts = [mask_text(text, tokens, language) for text in (document.title, *document.paragraphs)]
+    kinds = [kind for _, found in texts for kind in found]
+    if not kinds:
+        return StepResult(document)
+    if allowed is not None and len(kinds) > allowed:
+        return StepResult(None, REASON, tuple(Removed(f"dropped_{kind}", tokens[kind]) for kind in kinds))
+    title, *paragraphs = (text for text, _ in texts)
+    removed = tuple(Removed(f"masked_{kind}", tokens[kind]) for kind in kinds)
+    return StepResult(replace(document, title=title, paragraphs=tuple(paragraphs)), None, removed)
+
+
+def telling(options: PersonalDataOptions) -> Callable[[Document, str], str]:
+    """What may be shown of a dropped document's text: where personal data is masked, without it."""
+    tokens, language = options.personal_tokens(), options.fallback_language
+    return lambda document, text: mask_text(text, tokens, document.language or language)[0] if tokens else text
 
 
 def _build(options: PersonalDataOptions) -> StepFunction | None:
-    tokens: dict[Kind, str] = {"email": options.email_token, "ip": options.ip_token, "phone": options.phone_token}
-    chosen = {kind: token for kind, token in tokens.items() if kind in options.mask_personal_data}
-    return partial(mask_personal_data, tokens=chosen, language=options.fallback_language) if chosen else None
+    tokens = options.personal_tokens()
+    if not tokens:
+        return None
+    return partial(mask_personal_data, tokens=tokens, language=options.fallback_language, allowed=options.personal_data_allowed)
 
 
 STEP = StepKind(options=PersonalDataOptions, build=_build)

@@ -91,3 +91,35 @@ def test_bad_options(capsys, source, tmp_path, monkeypatch, options, words):
     code, _, text = run(capsys, *(option.format(source) for option in options))
     assert code == 2
     assert words in text
+
+
+def test_what_is_said_of_a_source(capsys, source, tmp_path):
+    arguments = ("--source", f"jsonl={source}", "--field", "text=body", "--set", "minimum_words=2")
+    out = tmp_path / "out"
+    code, found, _ = run(
+        capsys,
+        *arguments,
+        "--about",
+        "jsonl.licence=CC0-1.0",
+        "--about",
+        "jsonl.url=https://example.org/a=b",
+        "--out",
+        str(out),
+        "--json",
+    )
+    assert code == 0
+    assert found["licences"] == {"CC0-1.0": 6}
+    given = artifact.read_manifest(str(out)).config["sources"][0]
+    assert (given["licence"], given["url"], given["fields"]) == ("CC0-1.0", "https://example.org/a=b", {"text": "body"})
+    for about, told in (("books.licence=MIT", "jsonl"), ("jsonl.license=MIT", "licence"), ("jsonl=MIT", "KIND.WHAT=TEXT")):
+        code, _, text = run(capsys, *arguments, "--about", about, "--out", str(tmp_path / "no"))
+        assert code == 2
+        assert told in " ".join(text.split())
+
+
+def test_licences_that_are_kept(capsys, source, tmp_path):
+    code, _, text = run(
+        capsys, "--source", f"jsonl={source}", "--field", "text=body", "--licences", "MIT", "--licences", "CC0-1.0", "--out", str(tmp_path / "out")
+    )  # fmt: skip
+    assert code == 3
+    assert "other_licence" in text

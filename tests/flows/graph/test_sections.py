@@ -52,7 +52,7 @@ def test_a_training_mixes_several_datasets_by_label_name_or_path() -> None:
     found = nodes(
         dataset_at_wiki={"length": 64},
         dataset_at_books={},
-        pretrain={"dataset": ["dataset@wiki", "dataset@books", "old=out/dataset", "out/news"], "mixture": {"wiki": 2}},
+        pretrain={"dataset": ["dataset@wiki", "dataset@books", "old=out/dataset", "out/news"]},
         pretrain_at_more={"continue": "pretrain"},
         pretrain_at_one={"dataset": ["dataset@wiki"]},
     )
@@ -76,6 +76,7 @@ def test_a_training_mixes_several_datasets_by_label_name_or_path() -> None:
         ({"pretrain": {"dataset": []}}, "dataset names nothing"),
         ({"pretrain": {"dataset": ["dataset", "datset"]}}, "'datset'. is no node of this run"),
         ({"pretrain": {}, "finetune": {"checkpoint": ["pretrain", "pretrain"]}}, "takes one node or path, not a list"),
+        ({"pretrain": {"dataset": ["dataset", "a/other"], "mixture": {"dataset": 1, "othr": 2}}}, "did you mean 'other'"),
         ({"pretrain": {"dataset": ["dataset", "corpus"]}}, "is a corpus node; it takes one of dataset"),
     ],
 )

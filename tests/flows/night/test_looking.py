@@ -67,6 +67,15 @@ def test_milestones_by_number_count_too(tmp_path: Path) -> None:
     assert [item.step for item in look(tmp_path) if item.milestone] == [10, 15, 20]
 
 
+def test_of_a_mixture_the_first_dataset_that_is_still_there_is_brought_along(tmp_path: Path) -> None:
+    made = training(tmp_path / "demo" / "pretrain-aaa", "a" * 64, [10])
+    for name in ("news", "wiki"):
+        storage.write_bytes(str(tmp_path / name / "manifest.json"), b"{}")
+    inputs = {f"dataset/{name}": str(tmp_path / name) for name in ("wiki", "news", "books")}
+    storage.write_bytes(str(made / "_logs" / "job.json"), json.dumps({"config": {}, "inputs": inputs}).encode())
+    assert look(tmp_path)[0].made_from == {"dataset": str(tmp_path / "news")}
+
+
 def test_no_runs_are_no_failure(tmp_path: Path) -> None:
     assert look(tmp_path / "none") == []
 

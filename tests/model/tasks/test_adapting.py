@@ -70,6 +70,10 @@ def test_the_embeddings_move_least_and_a_stopped_training_goes_on_exactly(
 
     embeddings = "encoder.embeddings.position.weight"
     assert moved(first, embeddings) < 0.5 * moved(plain, embeddings)
+    quick = weights(finetune(settings(sentiment, epochs=1, baselines=False, embedding_rate=4), pretrained, tmp_path / "quick"))
+    assert moved(quick, embeddings) > 2 * moved(plain, embeddings)
+    matrix = "encoder.layers.0.feed_forward.up.weight"
+    assert moved(quick, matrix) < 1.5 * moved(plain, matrix)
 
 
 PATIENT = {"epochs": 12, "patience": 2, "learning_rate": 1e-2, "baselines": False}

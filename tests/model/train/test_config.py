@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from model.families.bert.config import BertConfig
 from model.families.presets import model_config
 from model.train import precision, sizing
+from model.train.batches import Batches
 from model.train.config import PretrainConfig
 from model.train.distributed import World
-from model.train.heldout import FEWEST_ROWS, FORWARD_COST, SHARE, Looks
+from model.train.heldout import EVALUATIONS, FEWEST_ROWS, FORWARD_COST, SHARE, HeldOut, HeldOutMeasure, Looks
+from model.train.pace import Moment
 from model.train.parameters import parameter_groups
 from model.train.recipe import recipe, step_pace
 from model.train.stage import STAGE
@@ -100,6 +103,26 @@ def test_evaluations_take_a_twentieth_of_the_time(steps: int, batch: int, wanted
     assert cost <= max(SHARE * steps * batch, FEWEST_ROWS * FORWARD_COST) * 1.001
     assert on_the_way <= 18  # ten wanted; an interval is a whole number of steps
     assert max(looks.rows, looks.last) <= wanted
+
+
+@given(st.integers(1, 2000), st.integers(1, 128), st.integers(1, 1024), st.floats(0, 0.5))
+def test_evaluations_of_a_budget_take_a_twentieth_of_it_too(steps: int, batch: int, wanted: int, start: float) -> None:
+    """Of a training whose length follows from how far it is: steps take the same time each, after a start."""
+    rows = HeldOut(cast(Any, None), wanted, batch, 0, 0, 0)
+    measure = HeldOutMeasure(
+        scoring=cast(Any, None), heldout=rows, world=cast(Any, None), batches=Batches(batch), begun=0, steps=None
+    )
+    size = (1 - start) / steps
+    taken = []
+    for step in range(1, steps + 1):
+        known = size if step > 1 else 0.0  # nobody knows yet what a step takes
+        moment = Moment(done=start + (step - 1) * size, size=known, whole=1.0, last=step == steps)
+        if moment.last or measure.due(step, moment):
+            taken.append(measure.rows(step, moment))
+    assert sum(taken) * FORWARD_COST <= max(1.2 * SHARE * steps * batch, 2 * FEWEST_ROWS * FORWARD_COST)
+    assert len(taken) <= EVALUATIONS + 1
+    if steps * batch > 100 * FEWEST_ROWS and wanted > FEWEST_ROWS and steps > 4 * EVALUATIONS:
+        assert len(taken) >= 3, "not one or two alone, where there is time for more"
 
 
 def test_an_interval_that_was_asked_for_is_kept() -> None:

@@ -16,7 +16,7 @@ from pipeline.core.errors import UsageError
 from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
 from tests.model.datasets import lines, write_dataset
-from tests.model.train.ranks import STILL, config, digests, here, job, run_all
+from tests.model.train.ranks import STILL, config, digests, here, inputs_of, job, run_all
 
 MIXED = config(steps=9, log_every=1, mixture={"wiki": 2, "books": 1}, milestones=(4,))
 
@@ -152,15 +152,7 @@ def test_by_size_temperature_and_tokens(data: dict[str, str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("names", "values", "sentence"),
     [
-        (
-            ("wiki", "books"),
-            {"mixture": {"wiky": 1, "books": 1}},
-            "'wiky', which is no dataset of this training; did you mean 'wiki'",
-        ),
-        (("wiki", "books"), {"mixture": {"wiki": 1}}, "no weight of 'books'"),
         (("wiki", "books"), {"mixture": {"wiki": 1, "books": 1e-9}}, "less than 1 in 65,536 cannot be drawn"),
-        (("wiki",), {"mixture": {"wiki": 1}}, "this training reads one"),
-        (("wiki",), {"mixture_temperature": 2}, "this training reads one"),
         (("alone", "other"), {}, "differ in their vocabulary"),
         (("alone", "long"), {}, "differ in their length .32 and 40. and cannot be mixed; make both with one --length"),
         (("alone", "unpaired"), {}, "differ in their pair task"),
@@ -174,6 +166,28 @@ def test_what_cannot_be_mixed_is_said_in_a_sentence(
     with pytest.raises(UsageError, match=sentence):
         here(config(**values), given, tmp_path / "run")
     assert not list(tmp_path.glob("run/checkpoints/*"))
+
+
+@pytest.mark.parametrize(
+    ("names", "values", "sentence"),
+    [
+        (
+            "wiki books",
+            {"mixture": {"wiky": 1, "books": 1}},
+            "'wiky', which is no dataset of this training; did you mean 'wiki'",
+        ),
+        ("wiki books", {"mixture": {"wiki": 1}}, "no weight of 'books'"),
+        ("wiki", {"mixture": {"wiki": 1}}, "this training reads one"),
+        ("wiki", {"mixture_temperature": 2}, "this training reads one"),
+    ],
+)
+def test_weights_of_what_is_not_read_are_refused_before_anything_is_done(
+    data: dict[str, str], tmp_path: Path, names: str, values: dict[str, Any], sentence: str
+) -> None:
+    given = some(data, *names.split()) if " " in names else data[names]
+    with pytest.raises(UsageError, match=sentence):
+        execute(STAGE, config(**values), inputs_of(given, {}), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_dataset_under_two_names_is_refused(data: dict[str, str], tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_budget_is_kept(dataset: str, tmp_path: Path) -> None:
     assert took > 5
     assert len(told) == found[-1]["step"] > 10
     assert found[-1]["learning_rate"] < 0.2 * max(line["learning_rate"] for line in found)
-    assert 3 <= sum("heldout_loss" in line for line in found) <= 11
+    assert 1 <= sum("heldout_loss" in line for line in found) <= 11
     assert "heldout_loss" in found[-1]
 
 

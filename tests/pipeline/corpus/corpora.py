@@ -27,6 +27,7 @@ def write_corpus(
     shards: int = 1,
     heldout: Sequence[str] = (),
     scrambled: bool = False,
+    schema: pa.Schema = CORPUS,
 ) -> str:
     """Write (id, sentences) documents as a corpus artifact.
 
@@ -36,6 +37,7 @@ def write_corpus(
         shards: files they are spread over, by key.
         heldout: ids of the documents of the held-out split.
         scrambled: write each shard's documents in another order than that of their keys.
+        schema: with some of the columns of CORPUS.
     """
     path = str(directory)
     keyed = sorted((random_keys.document_key(name), name, list(sentences)) for name, sentences in documents)
@@ -48,12 +50,13 @@ def write_corpus(
             "id": [name for _, name, _ in rows],
             "source": ["books"] * len(rows),
             "title": [name for _, name, _ in rows],
+            **{name: [""] * len(rows) for name in ("url", "licence", "origin")},
             "split": [HELDOUT if name in heldout else TRAIN for _, name, _ in rows],
             "sentences": [sentences for _, _, sentences in rows],
             "paragraphs": [[0] for _ in rows],
         }
-        table = pa.table(columns, schema=CORPUS)
-        write_arrow(f"{path}/{shard_name('corpus', number, shards)}", CORPUS, table.to_batches())
+        table = pa.table({name: columns[name] for name in schema.names}, schema=schema)
+        write_arrow(f"{path}/{shard_name('corpus', number, shards)}", schema, table.to_batches())
     manifest = artifact.Manifest(
         stage="corpus",
         version=1,

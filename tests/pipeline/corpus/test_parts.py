@@ -27,7 +27,7 @@ from pipeline.corpus.document import joined, mended
 from pipeline.corpus.part_writer import Runs
 from pipeline.corpus.parts import PartFile, compact_batch, place, references_schema, shard_of
 from pipeline.corpus.readers.wikipedia import multistream
-from pipeline.corpus.schema import CORPUS
+from pipeline.corpus.schema import CORPUS, PART
 from pipeline.corpus.sources import Source, list_sources, plan_reading
 from pipeline.corpus.stage import STAGE
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
@@ -154,13 +154,14 @@ def _row(number: int) -> dict:
     sentences = [f"s{number} {at}" * (number % 4) for at in range(number % 5)]
     return {
         "key": int(random_keys.mix(number)), "id": f"d{number}", "source": "text", "title": "é" * (number % 3),
+        "url": f"u{number}", "licence": "é" * (number % 2), "origin": f"o{number % 3}",
         "split": "train", "sentences": sentences, "paragraphs": list(range(0, len(sentences), 2)),
     }  # fmt: skip
 
 
 @given(st.integers(0, 300), st.sampled_from([1, 500, 1 << 20]))
 def test_runs_hold_what_was_added_in_the_order_of_places(count, run_bytes):
-    runs = Runs(CORPUS, run_bytes)
+    runs = Runs(PART, run_bytes)
     batches = [batch for number in range(count) for batch in runs.add(_row(number), 400)] + list(runs.close())
     found = [row for batch in batches for row in batch.to_pylist()]
     assert sorted(found, key=lambda row: row["id"]) == sorted((_row(n) for n in range(count)), key=lambda row: row["id"])
@@ -172,10 +173,10 @@ def test_runs_hold_what_was_added_in_the_order_of_places(count, run_bytes):
 @given(st.lists(st.integers(0, 50), max_size=30), st.lists(st.integers(1, 10), max_size=4))
 def test_bytes_follow_from_values_alone(numbers, cuts):
     """However a table is cut, sliced and taken, one batch of its values is the same file."""
-    straight = pa.Table.from_pylist([_row(number) for number in numbers], schema=CORPUS)
+    straight = pa.Table.from_pylist([_row(number) for number in numbers], schema=PART)
     pieces, at = [], 0
     for cut in [*cuts, len(numbers)]:
-        noise = pa.Table.from_pylist([_row(99), *(_row(n) for n in numbers[at : at + cut]), _row(98)], schema=CORPUS)
+        noise = pa.Table.from_pylist([_row(99), *(_row(n) for n in numbers[at : at + cut]), _row(98)], schema=PART)
         pieces.append(noise.slice(1, len(numbers[at : at + cut])))
         at += cut
     sinks = []

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,11 +73,12 @@ def flink_jar(flink_classpath: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster of two task managers with a worker pool beside each."""
+    """A cluster of task managers, two or more, with a worker pool beside each."""
 
     directory: Path
     master: str
     pool: str
+    managers: int = 2
 
     @property
     def options(self) -> list[str]:
@@ -86,29 +88,35 @@ class Cluster:
         return int((self.directory / "pids" / name).read_text().split()[0])
 
 
-@pytest.fixture(scope="module")
-def cluster(flink_jar: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+@contextmanager
+def started(directory: Path, flink_jar: str, managers: int = 2) -> Iterator[Cluster]:
     """Skips where neither PyPI's packages of Flink are (`FLINK_DIST`, `FLINK_DOWNLOADS`: infra/flink/cluster.sh) nor pip can fetch them."""
-    directory = tmp_path_factory.mktemp("cluster")
     rest, rpc, pool = free_ports(3)
     dist = Path(os.environ.get("FLINK_DIST") or Path.home() / ".cache" / "cloze" / "flink-1.19.3")
     environment = {
-        **os.environ, "PYTHON": sys.executable, "FLINK_DIST": str(dist), "JVM_ARGS": BRIEF,
+        **os.environ, "PYTHON": sys.executable, "FLINK_DIST": str(dist), "JVM_ARGS": BRIEF, "MANAGERS": str(managers),
         "REST_PORT": str(rest), "RPC_PORT": str(rpc), "POOL_PORT": str(pool),
     }  # fmt: skip
-    started = subprocess.run(
+    begun = subprocess.run(
         [str(CLUSTER), "start", str(directory)], env=environment, capture_output=True, text=True, timeout=280, cwd=REPOSITORY
     )
-    if "pip cannot fetch" in started.stderr:
+    if "pip cannot fetch" in begun.stderr:
         pytest.skip(f"apache-flink is not in {dist} and cannot be fetched from PyPI: this test runs a Flink cluster")
-    assert started.returncode == 0, started.stderr
+    assert begun.returncode == 0, begun.stderr
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(CLASSPATH, flink_jar)
             patch.setenv(JAVA_OPTIONS, f"{BRIEF} -XX:+UseSerialGC")
-            yield Cluster(directory, f"localhost:{rest}", f"worker-pool:{pool}")
+            yield Cluster(directory, f"localhost:{rest}", f"worker-pool:{pool}", managers)
     finally:
         subprocess.run([str(CLUSTER), "stop", str(directory)], env=environment, check=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def cluster(flink_jar: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two task managers."""
+    with started(tmp_path_factory.mktemp("cluster"), flink_jar) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

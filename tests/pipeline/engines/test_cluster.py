@@ -18,7 +18,9 @@ import psutil
 import pytest
 
 from pipeline.engines.fan_out import fan_out
-from tests.pipeline.engines.conftest import Cluster
+from tests.pipeline.corpus.dedup.plans import by_engine, by_one
+from tests.pipeline.corpus.dedup.references import invented
+from tests.pipeline.engines.conftest import Cluster, started
 from tests.pipeline.engines.jobs import run
 from tests.pipeline.engines.units import build, numbered, within, work
 
@@ -26,9 +28,14 @@ pytestmark = pytest.mark.soak
 
 
 def workers(cluster: Cluster) -> list[psutil.Process]:
-    """The processes that the two pools' nurseries have forked."""
-    pools = [psutil.Process(cluster.process(f"pool-{number}")) for number in (1, 2)]
-    return [worker for pool in pools for fork_server in pool.children() for worker in fork_server.children()]
+    """The processes that the pools' nurseries have forked."""
+    return [worker for number in range(1, cluster.managers + 1) for worker in workers_beside(cluster, number)]
+
+
+def workers_beside(cluster: Cluster, number: int) -> list[psutil.Process]:
+    """Those of the pool beside one task manager."""
+    pool = psutil.Process(cluster.process(f"pool-{number}"))
+    return [worker for fork_server in pool.children() for worker in fork_server.children()]
 
 
 def running(cluster: Cluster) -> list[str]:
@@ -58,6 +65,39 @@ def test_the_same_bytes_though_a_worker_is_killed(
     assert run(str(tmp_path / "out"), cluster.options, str(library), samples) == local_run
     assert killed
     assert workers(cluster) == []  # the pools are ready for others
+
+
+@pytest.mark.timeout(2400)
+def test_the_same_plan_though_a_worker_and_a_task_manager_are_killed(flink_jar: str, tmp_path: Path) -> None:
+    """Of three task managers, for two workers: the search for duplicates loses a worker in one shuffle, and a task manager in another."""
+    references = invented(tmp_path, 1500, seed=5, hot=300)
+    killed: list[str] = []
+
+    def kill(cluster: Cluster) -> None:
+        """In the middle of a shuffle's last step: some blocks have written their files."""
+        scratch = tmp_path / "out" / "_scratch"
+        deadline = time.monotonic() + 900
+        for what, files, finished in (("worker", "candidates", "dedup-screen"), ("taskmanager", "lead-00", "dedup-lead-00")):
+            while time.monotonic() < deadline and what not in killed:
+                time.sleep(0.01)
+                if not (scratch / "dedup" / files).is_dir() or not any((scratch / "dedup" / files).iterdir()):
+                    continue
+                assert not (scratch / finished / "finished.json").exists()
+                for number in range(1, cluster.managers + 1):
+                    if own := workers_beside(cluster, number):
+                        (own[0] if what == "worker" else psutil.Process(cluster.process(f"taskmanager-{number}"))).kill()
+                        killed.append(what)
+                        break
+
+    with started(tmp_path / "cluster", flink_jar, managers=3) as cluster:
+        thread = threading.Thread(target=kill, args=[cluster], daemon=True)
+        thread.start()
+        execution = {"workers": 2, "flink_master": cluster.master, "worker_pool": cluster.pool}
+        found = by_engine(tmp_path, references, most=600, exact=False, runner="flink", **execution)
+        thread.join()
+    assert killed == ["worker", "taskmanager"]
+    assert (tmp_path / "out" / "_scratch" / "dedup-follow-00" / "finished.json").exists()
+    assert found == by_one(tmp_path, references, exact=False)
 
 
 def test_both_task_managers_work_and_a_stopped_stage_cancels_its_job(cluster: Cluster, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.byte_source import ByteSource, Damaged
 from pipeline.corpus.readers.lines import read_lines
 from pipeline.corpus.readers.paragraphs import at
+from pipeline.corpus.readers.recognized import is_for
 from pipeline.corpus.readers.tables.records import FIELDS, Records
 from pipeline.corpus.readers.unpack import as_utf8, open_source, peek
 
@@ -42,6 +43,8 @@ class JsonlReader(FileReader):
         number = 0
         try:
             head, unpacked = peek(as_utf8(source), _HEAD_BYTES)
+            if "text" not in records.given and not is_for(self.kind, head, tally):
+                return
             if _ARRAY.match(head):
                 elements = _elements(unpacked, tally)
                 if elements is not None:

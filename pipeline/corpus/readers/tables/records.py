@@ -1,7 +1,8 @@
 """Sources whose documents are records with fields: how a record becomes a document (jsonl, parquet, arrow).
 
-The fields are `text`, `id` and `title`, or what the source calls them (`--field text=content --field id=meta.url`). The text is a string, or a
-list of strings, its paragraphs. Without an id a record is named by its number in the file, from 1; a title may be missing.
+The fields are `text`, `id`, `title`, `url` and `licence` (by default a field `license`), or what the source calls them (`--field text=content
+--field id=meta.url`). The text is a string, or a list of strings, its paragraphs. Without an id a record is named by its number in the file,
+from 1; the others may be missing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.readers.base import Slice, Tally
 from pipeline.corpus.readers.paragraphs import paragraphs
 
-FIELDS = ("text", "id", "title")
+FIELDS = ("text", "id", "title", "url", "licence")
+_USUAL = {"licence": "license"}  # what data sets call them
 _SHOWN = 12  # of a record's fields, in a sentence
 
 
@@ -29,7 +31,7 @@ class Records:
 
     def __init__(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> None:
         names = dict(file_slice.fields)
-        self.names = {field: names.get(field, field) for field in FIELDS}
+        self.names = {field: names.get(field, _USUAL.get(field, field)) for field in FIELDS}
         self.given = frozenset(names)
         self._slice, self._tally, self._limit = file_slice, tally, options.maximum_document_bytes
 
@@ -45,7 +47,7 @@ class Records:
             offset: its byte in the unpacked file, or its row.
             there: what its fields are called.
         """
-        text, name, title = values["text"], values["id"], values["title"]
+        text, name = values["text"], values["id"]
         if isinstance(text, bytes):
             try:
                 text = text.decode("utf-8")
@@ -81,8 +83,8 @@ class Records:
         return Document(
             id=f"{self._slice.kind}/{self._slice.name}/{name}",
             source=self._slice.kind,
-            title=title if isinstance(title, str) else "",
             paragraphs=found,
+            **{field: values[field] if isinstance(values[field], str) else "" for field in ("title", "url", "licence")},
         )
 
 

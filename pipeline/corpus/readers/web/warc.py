@@ -7,7 +7,6 @@ encodings. The characters are those of the byte order mark, the HTTP head, the p
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,22 +18,19 @@ from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.paragraphs import paragraphs
 from pipeline.corpus.readers.prose import reads_as_prose
 from pipeline.corpus.readers.unpack import open_source
+from pipeline.corpus.readers.web.characters import decoded
 from pipeline.corpus.readers.web.warc_records import Raw, Scanner
 
 _TYPES = frozenset({"response", "resource", "conversion"})
 _HTML = frozenset({"text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml"})
 _LOOKS_HTML = re.compile(rb"\s*(?:<!--.{0,500}?-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
-_META = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
-_META_BYTES = 4096
-_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
 _UNCLOSED = frozenset(
     "area base br col embed hr img input link meta param source track wbr p li dt dd tr td th thead tbody tfoot option optgroup colgroup".split()
 )
 _DEEPEST = 256  # elements inside each other; the extractor's time grows with their depth, and no page that people read has more
 _LONGEST_HTML = 16 << 20
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,7 @@ class WarcReader(FileReader):
             return content
         headers = {name.lower(): value for name, value in record.headers.items()}
         uri = headers.get("warc-target-uri", "").strip("<>")
-        text = _text(content)
+        text = decoded(content.data, content.charset, html=content.mime in _HTML)
         title = ""
         if content.mime in _HTML:
             page = _main_text(text)
@@ -105,7 +101,7 @@ class WarcReader(FileReader):
             kept = list(paragraphs(text))
         name = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:") or str(raw.offset)
         return Document(
-            id=f"{self.kind}/{file_slice.name}/{name}", source=self.kind, title=title or uri, paragraphs=tuple(kept)
+            id=f"{self.kind}/{file_slice.name}/{name}", source=self.kind, title=title or uri, paragraphs=tuple(kept), url=uri
         )
 
 
@@ -136,35 +132,6 @@ def _content(record: Any, kind: str, limit: int) -> _Content | str:
     if not data.strip():
         return "empty"
     return _Content(name, charset[1] if charset else "", data)
-
-
-def _text(content: _Content) -> str:
-    """The payload's characters; bytes that its encoding does not allow become U+FFFD."""
-    from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
-
-    data = content.data
-    mark = next((name for sign, name in _MARKS if data.startswith(sign)), "")
-    meta = _META.search(data[:_META_BYTES]) if content.mime in _HTML else None
-    named = [mark, content.charset, meta[1].decode() if meta else ""]
-    for label in filter(None, named):
-        encoding = map_encoding_to_html5(label, fallback_utf8=False)
-        if encoding is None or (encoding.startswith("utf-16") and label != mark):  # a page whose <meta> can be read is none
-            continue
-        try:
-            return _without_mark(data.decode(encoding))
-        except (UnicodeDecodeError, LookupError):
-            continue
-    try:
-        return _without_mark(data.decode("utf-8"))
-    except UnicodeDecodeError:
-        found: str = bytes_to_str(
-            data, detect_encoding(data, html5_compatible=True) or "windows-1252", errors="replace", strip_bom=True
-        )
-        return _SURROGATES.sub("\ufffd", found)
-
-
-def _without_mark(text: str) -> str:
-    return _SURROGATES.sub("\ufffd", text.removeprefix("\ufeff"))
 
 
 def _main_text(text: str) -> tuple[str, list[str]] | str:

@@ -10,16 +10,19 @@ sources; a wiki whose pages are no running text is refused, unless `other_wikis`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from pipeline.core import storage
 from pipeline.core.errors import DataError
 from pipeline.corpus.document import Document
 from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.provenance import page_url, wiki
 from pipeline.corpus.readers.base import FileReader, Slice, Tally
-from pipeline.corpus.readers.unpack import as_utf8, open_source
+from pipeline.corpus.readers.recognized import HEAD_BYTES, is_for
+from pipeline.corpus.readers.unpack import as_utf8, open_source, peek
 from pipeline.corpus.readers.wikipedia import mediawiki_names, multistream
+from pipeline.corpus.readers.wikipedia.sections import lowered
 
 if TYPE_CHECKING:
     from pipeline.corpus.readers.wikipedia.mediawiki_xml import Page, Site
@@ -52,7 +55,7 @@ class WikipediaOptions(CorpusOptions):
         if self.dropped_sections is None:
             known = language in mediawiki_names.APPENDED_SECTIONS
             return frozenset(mediawiki_names.appended_sections(*([language] if known else self.expected_languages)))
-        return _lowered(self.dropped_sections)
+        return lowered(self.dropped_sections)
 
 
 class WikipediaReader(FileReader):
@@ -74,16 +77,21 @@ class WikipediaReader(FileReader):
         site = None if first else _site(file_slice, options)
         source = open_source(file_slice.path, file_slice.span)
         markup: Markup | None = None
-        disambiguation = _lowered(options.disambiguation_templates)
+        disambiguation = lowered(options.disambiguation_templates)
+        unpacked = source
+        if first:
+            head, unpacked = peek(as_utf8(source), HEAD_BYTES)
+            if head.lstrip()[:1] != b"<" and not is_for(self.kind, head, tally):
+                source.close()
+                return
         try:
-            dump = Dump(
-                as_utf8(source) if first else source, tally, options.maximum_document_bytes, fragment=not first, last=last
-            )
+            dump = Dump(unpacked, tally, options.maximum_document_bytes, fragment=not first, last=last)
             for page in dump.pages():
                 if markup is None:
                     site = site or dump.site
-                    _check_wiki(file_slice, site, options)
+                    check_wiki(file_slice.path, site.dbname, site.base, options)
                     markup = _markup(site, options)
+                    tally.found(wiki(site.dbname, site.base, file_slice.name))
                 tally.read(len(page.text.encode("utf-8", "surrogatepass")))
                 reason = _reason(page, markup, disambiguation)
                 if reason is not None:
@@ -98,6 +106,7 @@ class WikipediaReader(FileReader):
                     title=page.title,
                     paragraphs=tuple(extracted.paragraphs),
                     language=markup.language,
+                    url=page_url(site.base, page.title) if site else "",
                 )
         finally:
             source.close()
@@ -112,20 +121,27 @@ def _markup(site: Site, options: WikipediaOptions) -> Markup:
     return Markup(
         site.names,
         options.sections_to_drop(language),
-        _lowered(options.kept_sections),
+        lowered(options.kept_sections),
         language=language or options.fallback_language,
         formulas=options.math,
         kept_tables=options.tables,
     )
 
 
-def _check_wiki(file_slice: Slice, site: Site, options: WikipediaOptions) -> None:
-    """`DataError` if the dump is of a wiki whose pages hold little that this reader takes for text."""
-    project = mediawiki_names.project(site.dbname, site.base)
+def check_wiki(path: str, name: str, address: str, options: WikipediaOptions) -> None:
+    """`DataError` if a dump is of a wiki whose pages hold little that is text to the readers of encyclopedias.
+
+    Args:
+        path: of the dump.
+        name: of the wiki's database, such as `enwiktionary`; may be empty.
+        address: of one of its pages.
+        options: of the stage.
+    """
+    project = mediawiki_names.project(name, address)
     lost = mediawiki_names.NO_PROSE.get(project)
     if lost is not None and options.other_wikis == "refuse":
         raise DataError(
-            f"{file_slice.path} is a dump of {project.capitalize()} ({site.dbname or site.base}) and no encyclopedia: {lost}; "
+            f"{path} is a dump of {project.capitalize()} ({name or address}) and no encyclopedia: {lost}; "
             "take a dump of Wikipedia, or set corpus.other_wikis to read to take what is left"
         )
 
@@ -142,10 +158,6 @@ def _site(file_slice: Slice, options: WikipediaOptions) -> Site:
         return dump.site
     finally:
         source.close()
-
-
-def _lowered(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(name.strip().lower() for name in names)
 
 
 def _reason(page: Page, markup: Markup, disambiguation: frozenset[str]) -> str | None:

@@ -49,19 +49,34 @@ def drop_elements(text: str, formulas: Formulas = "drop") -> str:
             end = text.find(">", close) + 1 or len(text)
         pieces.append(text[position : match.start()])
         if name in _FORMULAS and content:
-            pieces.append(_formula(content.strip(), formulas))
+            pieces.append(formula(content.strip(), formulas))
         elif name in _SHOWN and content:
             pieces.append(HOLE_TEMPLATE)
-        elif match.start() and text[match.start() - 1] in BEFORE_SLOT:
-            pieces.append(SLOT)
-        elif text[end : end + 1].isupper() and text[match.start() - 1] in '.!?"':
-            pieces.append(" ")  # a reference was all that stood between two sentences
+        else:
+            pieces.append(left_over(text[match.start() - 1 : match.start()], text[end : end + 1]))
         position = end
     pieces.append(text[position:])
     return "".join(pieces)
 
 
-def _formula(content: str, formulas: Formulas) -> str:
+def left_over(before: str, after: str) -> str:
+    """What is left where something went inside a sentence, between these two characters (empty: none)."""
+    if before and before in BEFORE_SLOT:
+        return SLOT
+    if after.isupper() and before and before in '.!?"':
+        return " "  # a reference was all that stood between two sentences
+    return ""
+
+
+def formula(content: str, formulas: Formulas) -> str:
+    """A formula in TeX as the text has it: as it stands if it reads so, else as `formulas` says, or a hole."""
     if _SIMPLE_FORMULA.fullmatch(content):
         return content
     return hide(f"${' '.join(content.split())}$") if formulas == "latex" else HOLE
+
+
+def power(base: str, exponent: str) -> str:
+    """A raised number behind a character: `10` and `−7` are 10^−7, `km` and `2` km²; elsewhere (isotopes, ions, notes) figures stay."""
+    if base.isdigit() or base == ")":
+        return f"{base}^{exponent}"
+    return base + {"2": "²", "3": "³"}.get(exponent, exponent)

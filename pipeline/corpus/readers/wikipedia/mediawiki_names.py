@@ -160,5 +160,5 @@ def language_code(name: str) -> str:
 
 def project(dbname: str, base: str) -> str:
     """Which of Wikimedia's projects a dump is of, by `<dbname>` (`enwiktionary`) or else the host in `<base>`; empty where neither says."""
-    found = _DATABASE.fullmatch(dbname) or _HOST.match(base)
+    found = _DATABASE.fullmatch(dbname.lower()) or _HOST.match(base.lower())
     return found[1] if found else ""

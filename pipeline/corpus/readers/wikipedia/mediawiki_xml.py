@@ -126,7 +126,7 @@ def read_site(header: bytes) -> Site:
         if name == "namespace":
             site.names.setdefault(key, set()).add("".join(pieces).strip().lower())
         elif name in ("dbname", "base"):
-            setattr(site, name, "".join(pieces).strip().lower())
+            setattr(site, name, "".join(pieces).strip())
 
     parser = xml.parsers.expat.ParserCreate("utf-8")
     parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, pieces.append

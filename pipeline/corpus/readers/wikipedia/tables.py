@@ -15,12 +15,14 @@ MARK = "\ue0fa"
 
 _ATTRIBUTES = re.compile(r"\s*(?:[\w-]+\s*=\s*(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s|\"']+)\s*)+")
 _SPAN = re.compile(r"(col|row)span\s*=\s*[\"']?\s*(\d{1,3})")
-_WIDEST = 40  # columns of a table that is read
+WIDEST, TALLEST = 40, 1000  # columns that are read, and rows that a cell may span
 _LETTER_OR_DIGIT = re.compile(r"\w")
 
 
 @dataclass(slots=True)
-class _Cell:
+class Cell:
+    """A cell, as it stands in the source: its text, whether it is a heading, how many columns and rows it takes."""
+
     text: str
     head: bool
     columns: int = 1
@@ -34,7 +36,19 @@ def rows(content: str, form: Form) -> list[str]:
         content: what stands between `{|` and `|}`, links and templates resolved.
         form: `prose` says `Year: 1990; Population: 5,000.`, `markdown` writes `| 1990 | 5,000 |`.
     """
-    caption, grid = _grid(content)
+    caption, raw = _cells(content)
+    return lines(caption, raw, form)
+
+
+def lines(caption: str, raw: list[list[Cell]], form: Form) -> list[str]:
+    """The lines of a table of these rows; none if it is laid out by hand.
+
+    Args:
+        caption: of the table; may be empty.
+        raw: its rows as the source has them, each cell once.
+        form: as in `rows`.
+    """
+    grid = _spread([row for row in raw if row])
     heads = next((row for row in grid if len(row) > 1 and all(cell.head for cell in row)), None)
     if heads is None or len(grid) < 2:
         return []
@@ -42,11 +56,11 @@ def rows(content: str, form: Form) -> list[str]:
     names = [cell.text for cell in heads]
     body = [row for row in grid if row is not heads and len(row) <= width and not all(cell.head for cell in row)]
     if form == "markdown":
-        lines = [_markdown(names), hide("|" + " --- |" * width)]
-        lines += [_markdown([cell.text for cell in row] + [""] * (width - len(row))) for row in body]
+        found = [_markdown(names), hide("|" + " --- |" * width)]
+        found += [_markdown([cell.text for cell in row] + [""] * (width - len(row))) for row in body]
     else:
-        lines = [found for row in body if (found := _sentence(names, [cell.text for cell in row]))]
-    return [caption, *lines] if caption and lines else lines
+        found = [line for row in body if (line := _sentence(names, [cell.text for cell in row]))]
+    return [caption, *found] if caption and found else found
 
 
 def _sentence(names: list[str], cells: list[str]) -> str:
@@ -61,10 +75,10 @@ def _markdown(cells: list[str]) -> str:
     return hide("| ") + hide(" | ").join(cells) + hide(" |")
 
 
-def _grid(content: str) -> tuple[str, list[list[_Cell]]]:
-    """Caption and rows, a cell that spans several repeated in each."""
-    caption, raw = "", [[]]  # type: tuple[str, list[list[_Cell]]]
-    last: _Cell | None = None
+def _cells(content: str) -> tuple[str, list[list[Cell]]]:
+    """Caption and rows."""
+    caption, raw = "", [[]]  # type: tuple[str, list[list[Cell]]]
+    last: Cell | None = None
     for line in content.split("\n")[1:]:
         line = line.strip()
         if line.startswith("|+"):
@@ -79,13 +93,13 @@ def _grid(content: str) -> tuple[str, list[list[_Cell]]]:
                 raw[-1].append(last)
         elif last is not None and line:
             last.text = f"{last.text} {line}".strip()
-    return caption, _spread([row for row in raw if row])
+    return caption, raw
 
 
-def _cell(text: str, head: bool) -> _Cell:
+def _cell(text: str, head: bool) -> Cell:
     text, attributes = _without_attributes(text)
     spans = {kind: max(1, int(number)) for kind, number in _SPAN.findall(attributes)}
-    return _Cell(text, head, min(spans.get("col", 1), _WIDEST), min(spans.get("row", 1), 1000))
+    return Cell(text, head, min(spans.get("col", 1), WIDEST), min(spans.get("row", 1), TALLEST))
 
 
 def _without_attributes(text: str) -> tuple[str, str]:
@@ -93,26 +107,26 @@ def _without_attributes(text: str) -> tuple[str, str]:
     return (rest.strip(), before) if bar and _ATTRIBUTES.fullmatch(before) else (text.strip(), "")
 
 
-def _spread(raw: list[list[_Cell]]) -> list[list[_Cell]]:
+def _spread(raw: list[list[Cell]]) -> list[list[Cell]]:
     """Rows of equal places: cells that span columns and rows stand in each of them."""
-    grid: list[list[_Cell]] = []
-    down: dict[int, _Cell] = {}  # by column: what reaches into the next row, and how far
+    grid: list[list[Cell]] = []
+    down: dict[int, Cell] = {}  # by column: what reaches into the next row, and how far
     for row in raw:
-        cells: list[_Cell] = []
+        cells: list[Cell] = []
         waiting = list(row)
-        while (waiting or len(cells) in down) and len(cells) < _WIDEST:
+        while (waiting or len(cells) in down) and len(cells) < WIDEST:
             column = len(cells)
             above = down.get(column)
             if above is not None:
-                cells.append(_Cell(above.text, above.head))
-                down[column] = _Cell(above.text, above.head, rows=above.rows - 1)
+                cells.append(Cell(above.text, above.head))
+                down[column] = Cell(above.text, above.head, rows=above.rows - 1)
                 if down[column].rows < 1:
                     del down[column]
                 continue
             cell = waiting.pop(0)
-            for place in range(column, min(column + cell.columns, _WIDEST)):
-                cells.append(_Cell(cell.text, cell.head))
+            for place in range(column, min(column + cell.columns, WIDEST)):
+                cells.append(Cell(cell.text, cell.head))
                 if cell.rows > 1:
-                    down[place] = _Cell(cell.text, cell.head, rows=cell.rows - 1)
+                    down[place] = Cell(cell.text, cell.head, rows=cell.rows - 1)
         grid.append(cells)
     return grid

@@ -13,7 +13,8 @@ from pipeline.corpus.document import HOLE_TEMPLATE
 from pipeline.corpus.readers.slots import PHONES, SLOT
 from pipeline.corpus.readers.wikipedia.hidden import hide
 from pipeline.corpus.readers.wikipedia.languages import NAMES
-from pipeline.corpus.readers.wikipedia.templates_local import LOCAL_RULES, Arguments, Named, Rule, german_language
+from pipeline.corpus.readers.wikipedia.templates_base import Arguments, Named, Rule
+from pipeline.corpus.readers.wikipedia.templates_local import LOCAL_RULES, OWN_RULES, by_name
 from pipeline.corpus.readers.wikipedia.templates_numbers import NUMBER_RULES, grouped
 from pipeline.corpus.readers.wikipedia.templates_silent import PHONETIC, is_silent
 
@@ -136,6 +137,32 @@ def _music(arguments: Arguments, named: Named) -> str:
     return signs.get(arguments[0].lower(), arguments[0]) if arguments else ""
 
 
+def _linked(arguments: Arguments, named: Named) -> str:
+    """`{{ill|Quitzow (Perleberg)|de|lt=Quitzow}}` says `Quitzow`."""
+    return named.get("lt") or FIRST(arguments, named)
+
+
+def _spoken(arguments: Arguments, named: Named) -> str:
+    """`{{IPA|/a/}}` is what the sentence speaks of, `{{IPA|de|ˈalbɛʁt|lang}}` how its subject is pronounced."""
+    return PHONES if len(arguments) > 1 else FIRST(arguments, named)
+
+
+def _foreign(arguments: Arguments, named: Named) -> str:
+    """`{{langx|de|Neuland}}` says `German: Neuland`."""
+    return _labelled(arguments[0].partition("-")[0])(arguments[1:], named) if arguments else ""
+
+
+def _height(arguments: Arguments, named: Named) -> str:
+    """`{{height|ft=6|in=6}}` says `6 ft 6 in`."""
+    parts = [f"{named[unit]} {unit}" for unit in ("m", "cm", "ft", "in") if named.get(unit)]
+    return " ".join(parts) or HOLE_TEMPLATE
+
+
+def _edition(arguments: Arguments, named: Named) -> str:
+    """`{{Escyr|2022||2022 contest}}` says `2022 contest`, `{{nfly|2019}}` `2019`."""
+    return next((argument for argument in arguments[2:] if argument), FIRST(arguments, named))
+
+
 def _ship(arguments: Arguments, named: Named) -> str:
     return " ".join(arguments[:2])
 
@@ -148,10 +175,10 @@ FIRST, SECOND, DASH, QUOTE = _argument(0), _argument(1), _constant(" – "), _co
 
 _FIRST = """
     nowrap nobr small smaller big larger large em strong bold italic italics sc smallcaps small_caps sup sub mono mvar math var tt kbd
-    code codett samp underline u abbr tooltip h:title ill interlanguage_link illm sic typo not_a_typo notatypo as_written linktext
+    code codett samp underline u abbr tooltip h:title sic typo not_a_typo notatypo as_written linktext
     plainlist noitalic uc lc ucfirst lcfirst gloss flag flagu flagcountry visible_anchor vanchor block_indent color script unicode
     resize center poem langnf nobold nq nastaliq midsize vr xt xtn lj nihongo2 asiantitle zh-hans zh-hant polytonic
-    interlanguage_link_multi ill-wd red_link redlink no_break
+    red_link redlink no_break qi w ws stn serif sans-serif esccnty pie plural_form
     script/arabic script/hebrew script/hebrew_sbl script/tibetan ipaslink
 """
 
@@ -170,6 +197,7 @@ RULES: dict[str, Rule] = {
             "sort",
             "native name",
             "native phrase",
+            "langr",
             "raise",
             "lower",
         ],
@@ -198,7 +226,27 @@ RULES: dict[str, Rule] = {
         name.lower(): _ticker(name) for name in "NYSE NASDAQ LSE TSE TSX AMEX BSE NSE SEHK HKEX SGX ASX JSE BMV SIX KRX".split()
     },
     **dict.fromkeys(["nyse was", "nasdaq was"], _ticker("formerly")),
-    **dict.fromkeys(["us patent", "uspatent"], _around("U.S. Patent ")),
+    **dict.fromkeys(
+        ["us patent", "uspatent"], lambda arguments, named: f"U.S. Patent {grouped(arguments[0])}" if arguments else ""
+    ),
+    **dict.fromkeys(["ill", "interlanguage link", "illm", "interlanguage link multi", "ill-wd"], _linked),
+    **dict.fromkeys(["nfly", "nfl year", "nbay", "mlby", "nhly", "mlsy", "cfby", "escyr"], _edition),
+    **dict.fromkeys(
+        ["post-nominals", "postnominals", "post-nom"],
+        lambda arguments, named: named.get("post-noms") or " ".join(filter(None, arguments)),
+    ),
+    **dict.fromkeys(["trans", "translation"], _around("transl. ")),
+    **dict.fromkeys(["update after", "update-after"], lambda arguments, named: named.get("text", "")),
+    **dict.fromkeys(["mp"], _joined("")),
+    **dict.fromkeys(["ctrl"], lambda arguments, named: arguments[-1] if arguments else ""),
+    **dict.fromkeys(["nbs"], _constant(" ")),
+    **dict.fromkeys(["in lang"], _constant("")),
+    **{
+        name.lower(): _constant(name)
+        for name in ("CO2", "H2O", "CH4", "NOx", "N2O", "SO2", "NH3", "H2", "N2", "O2", "O3", "H2SO4", "CaCO3")
+    },
+    "langx": _foreign,
+    "height": _height,
     **{
         name: _constant(sign)
         for name, sign in (("carbon", "C"), ("hydrogen", "H"), ("oxygen", "O"), ("eqm", " ⇌ "), ("sup2", "²"), ("x", "×"))
@@ -220,7 +268,8 @@ RULES: dict[str, Rule] = {
         _constant(" "),
     ),
     **dict.fromkeys(["angbr", "angle bracket", "grapheme"], _around("⟨", "⟩")),
-    **dict.fromkeys(["ipa", "ipalink", "ipa link", "ipablink", "ipa text"], FIRST),
+    "ipa": _spoken,
+    **dict.fromkeys(["ipalink", "ipa link", "ipablink", "ipa text"], FIRST),
     **{name: _around("", f" {name.upper()}") for name in ("bc", "bce", "ce")},
     "ad": _around("AD "),
     "'s": _constant("'s"),
@@ -255,14 +304,14 @@ def render(content: str, language: str = "en") -> str:
     name, colon, _ = name.partition(":") if not name.startswith(("h:", "#")) else (name, "", "")
     if colon:  # a parser function such as formatnum:12
         rest.insert(0, content.partition(":")[2].partition("|")[0])
-    rule = RULES.get(name)
+    rule = OWN_RULES.get(language, {}).get(name) or RULES.get(name)
     if name == "formatnum":
         number = rest[0].strip() if rest else ""
         return grouped(number, language) or SLOT
     if rule is None:
-        german = german_language(name, rest[0].strip() if rest else "")
-        if german is not None:
-            return german
+        said = by_name(name, content.partition("|")[0].strip(), rest[0].strip() if rest else "", language)
+        if said is not None:
+            return said
         spoken = _LANGUAGE.fullmatch(name)
         if spoken is None:
             return _unknown(name, rest, content)

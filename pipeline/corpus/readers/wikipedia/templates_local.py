@@ -7,75 +7,38 @@ pipeline/corpus/readers/wikipedia/templates.py is dropped, as it is for English.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-Arguments = list[str]
-Named = dict[str, str]
-Rule = Callable[[Arguments, Named], str]
+from pipeline.corpus.readers.slots import SLOT
+from pipeline.corpus.readers.wikipedia.languages import NAMES
+from pipeline.corpus.readers.wikipedia.templates_base import (
+    Arguments,
+    Named,
+    Rule,
+    block,
+    constant,
+    first,
+    last,
+    lines,
+    quoted,
+    second,
+    spaced,
+)
+from pipeline.corpus.readers.wikipedia.templates_french import FRENCH_RULES, ordinal
+from pipeline.corpus.readers.wikipedia.templates_numbers import fraction, grouped
 
 _GERMAN_LANGUAGES = {
     "en": "englisch", "fr": "französisch", "la": "lateinisch", "it": "italienisch", "es": "spanisch", "ru": "russisch", "grc": "altgriechisch",
     "el": "griechisch", "ar": "arabisch", "ja": "japanisch", "zh": "chinesisch", "nl": "niederländisch", "pl": "polnisch", "pt": "portugiesisch",
     "sv": "schwedisch", "da": "dänisch", "no": "norwegisch", "fi": "finnisch", "hu": "ungarisch", "cs": "tschechisch", "tr": "türkisch",
     "he": "hebräisch", "hbo": "hebräisch", "fa": "persisch", "uk": "ukrainisch", "ro": "rumänisch", "sr": "serbisch", "hr": "kroatisch", "ga": "irisch",
+    "mt": "maltesisch", "sq": "albanisch", "bg": "bulgarisch", "mk": "mazedonisch", "sl": "slowenisch", "sk": "slowakisch", "is": "isländisch",
+    "et": "estnisch", "lv": "lettisch", "lt": "litauisch", "be": "belarussisch", "ka": "georgisch", "hy": "armenisch", "az": "aserbaidschanisch",
+    "hi": "Hindi", "ko": "koreanisch", "vi": "vietnamesisch", "th": "thailändisch", "id": "indonesisch", "ca": "katalanisch", "eu": "baskisch",
+    "gl": "galicisch", "cy": "walisisch", "gd": "schottisch-gälisch", "rm": "rätoromanisch", "lb": "luxemburgisch", "af": "Afrikaans", "sa": "Sanskrit",
 }  # fmt: skip
-_ROMAN = re.compile("[IVXLCDM]+")
+_EXPONENT = re.compile(r"-?\d+")
+_INDICATED = frozenset(NAMES) | {"mul", "en"}  # {{en}} behind a French work: in which language it is
 _GERMAN_LANGUAGE = re.compile(r"([a-z]{2,3})s(?:-[a-z]+)?")
-
-
-def _first(arguments: Arguments, named: Named) -> str:
-    return next((argument for argument in arguments if argument), "")
-
-
-def _second(arguments: Arguments, named: Named) -> str:
-    return arguments[1] if len(arguments) > 1 else _first(arguments, named)
-
-
-def _last(arguments: Arguments, named: Named) -> str:
-    return arguments[-1] if arguments else ""
-
-
-def _spaced(arguments: Arguments, named: Named) -> str:
-    return " ".join(argument for argument in arguments if argument)
-
-
-def _quoted(opening: str, closing: str) -> Rule:
-    def rule(arguments: Arguments, named: Named) -> str:
-        text = named.get("text") or named.get("texte") or named.get("texto") or named.get("testo") or _first(arguments, named)
-        return f"{opening}{text}{closing}" if text else ""
-
-    return rule
-
-
-def _block(arguments: Arguments, named: Named) -> str:
-    text = next(
-        (named[name] for name in ("text", "texte", "texto", "testo", "citation") if named.get(name)), _first(arguments, named)
-    )
-    return f"\n\n{text}\n\n"
-
-
-def _century(ending: str, word: str = "siècle") -> Rule:
-    """`{{s|XIX}}` says `XIXe siècle`; the variants with a minus say it of the time before Christ, or without the word."""
-
-    def rule(arguments: Arguments, named: Named) -> str:
-        number = _first(arguments, named)
-        if not _ROMAN.fullmatch(number):  # in Russian, the same name keeps words on one line
-            return number
-        return f"{number}{'er' if number == 'I' else 'e'} {word}{ending}".strip()
-
-    return rule
-
-
-def _unit(arguments: Arguments, named: Named) -> str:
-    """`{{unité|10|km|2}}`: the number, then units, powers left out."""
-    if not arguments:
-        return ""
-    words = [arguments[0], *(word for word in arguments[1:] if word and not re.fullmatch(r"-?\d+", word))]
-    return " ".join(words)
-
-
-def _french_date(arguments: Arguments, named: Named) -> str:
-    return " ".join(argument for argument in arguments[:3] if argument)
 
 
 def _reading(arguments: Arguments, named: Named) -> str:
@@ -87,68 +50,99 @@ def _reading(arguments: Arguments, named: Named) -> str:
 
 
 def _spanish_century(arguments: Arguments, named: Named) -> str:
-    number = _first(arguments, named)
-    before = " a. C." if "a" in arguments[1:2] else ""
-    return f"siglo {number}{before}" if number else ""
+    """`{{siglo|XIX||s}}` says `siglo XIX`, `{{siglo|VII|a}}` `VII a. C.`: the word is asked for."""
+    number = first(arguments, named)
+    word = arguments[2] if len(arguments) > 2 else ""
+    before = {"s": "siglo ", "S": "Siglo "}.get(word[:1], "")
+    return f"{before}{number}{' a. C.' if 'a' in arguments[1:2] else ''}" if number else ""
+
+
+def _portuguese_century(arguments: Arguments, named: Named) -> str:
+    number = first(arguments, named)
+    return f"século {number}{' a.C.' if 'a.C.' in arguments[1:] or 'AC' in arguments[1:] else ''}" if number else ""
+
+
+def _portuguese_number(arguments: Arguments, named: Named) -> str:
+    """`{{fmtn|92090|km²}}` says `92 090 km²`."""
+    return " ".join([grouped(arguments[0], "pt"), *filter(None, arguments[1:2])]) if arguments else ""
+
+
+def _not_translated(arguments: Arguments, named: Named) -> str:
+    """`{{нп5|Мельник|мельнику|en|Miller}}` says `мельнику`."""
+    return first(arguments[1:2], named) or first(arguments, named)
+
+
+def _era(sign: str) -> Rule:
+    return lambda arguments, named: f"{grouped(arguments[0], 'pt')} {sign}" if arguments else sign
 
 
 def _or_itself(name: str) -> Rule:
     """Superscript letters after a number: `XIX{{e}}`."""
-    return lambda arguments, named: _first(arguments, named) or name
-
-
-def _constant(text: str) -> Rule:
-    return lambda arguments, named: text
+    return lambda arguments, named: first(arguments, named) or name
 
 
 _FIRST = """
-    nobr|nowrap|nw|unteilbar|lien|petit|grand|refnec|référence nécessaire|référence souhaitée|terme défini|incise|
-    esd|cita requerida|citarequerida|cr|esc|senza riferimento|chiarire|abbr|abréviation|fakt|dopracować|
-    nobreak|нет ац|нп1|нп2|нп3|нп4|нп5|не переведено|не переведено 2|не переведено 3|не переведено 4|не переведено 5|comment|подсказка|num|число|
+    nobr|nowrap|nw|unteilbar|petit|grand|référence nécessaire|référence souhaitée|terme défini|
+    person|esd|cita requerida|citarequerida|cr|esc|senza riferimento|chiarire|abbr|abréviation|fakt|dopracować|
+    nobreak|нет ац|comment|подсказка|
     仮リンク|ill2|日本語版にない記事リンク|le|link-en|要出典範囲|読み|ルビ|ruby|補助漢字フォント|拡張漢字|fontbold|
     رابط لغة بديل مصطلح|وصلة إنترويكي|بحاجة لمصدر|
     출처 필요|tsl|internal link helper|link-ja|link-fr|feit|tooltip|klein|groß|sperrschrift
 """
 LOCAL_RULES: dict[str, Rule] = {
-    **dict.fromkeys((name.strip() for name in _FIRST.replace("\n", "").split("|")), _first),
+    **dict.fromkeys((name.strip() for name in _FIRST.replace("\n", "").split("|")), first),
     # German
-    '"': _quoted("„", "“"),
-    **dict.fromkeys(["zitat", "zitat-de", "zitat-en", "zitat-fr", "zitat-la", "zitat-it"], _block),
+    '"': quoted("„", "“"),
+    **dict.fromkeys(["zitat", "zitat-de", "zitat-en", "zitat-fr", "zitat-la", "zitat-it"], block),
+    **dict.fromkeys(["bruch"], fraction),
+    **dict.fromkeys(["anker", "zukunft"], constant("")),
     **dict.fromkeys(["höhe"], lambda arguments, named: f"{arguments[0]} m" if arguments else ""),
     **dict.fromkeys(["bibel"], lambda arguments, named: f"{arguments[0]} {','.join(arguments[1:3])}" if arguments else ""),
     # French
-    **dict.fromkeys(["s", "siècle", "s mini"], _century("")),
-    **dict.fromkeys(["-s"], _century(" av. J.-C.")),
-    **dict.fromkeys(["s-", "s2"], _century("", "")),
-    **dict.fromkeys(["-s-"], _century(" av. J.-C.", "")),
-    **dict.fromkeys(["citation", "citation étrangère", "guillemets", "cita"], _quoted("« ", " »")),
-    **dict.fromkeys(["citation bloc", "bloc citation", "cita larga", "citazione", "quote box", "cytat", "citaat"], _block),
-    **dict.fromkeys(["unité", "unite", "nb", "nombre", "unidad"], _unit),
-    **dict.fromkeys(["date", "date-", "date de naissance", "date de naissance-", "date de décès", "date de décès-"], _french_date),
-    **dict.fromkeys(["1er", "ier"], _constant("1er")),
-    **dict.fromkeys(["ire", "1re"], _constant("1re")),
-    **dict.fromkeys(["exp", "ind", "indice"], _first),
+    **FRENCH_RULES,
     **{name: _or_itself(name) for name in ("e", "er", "re", "ème")},
-    **dict.fromkeys(["n°", "numéro"], _constant("no ")),
-    **dict.fromkeys(["av jc", "av. j.-c.", "avjc", "jc"], _constant("av. J.-C.")),
-    **dict.fromkeys(["ap jc", "ap. j.-c."], _constant("apr. J.-C.")),
-    "mme": _constant("Mme"), "mlle": _constant("Mlle"), "mgr": _constant("Mgr"),
+    # In all of them
+    **dict.fromkeys(
+        ["colonnes", "colonne", "columns-list", "columns list", "col-list", "col list", "mehrspaltige liste", "columnas", "lista de colunas"],
+        lines,
+    ),
     # Spanish, Italian, Portuguese
     **dict.fromkeys(["siglo"], _spanish_century),
-    **dict.fromkeys(["fecha", "data", "dni"], _spaced),
-    **dict.fromkeys(["dic"], _first),
+    **dict.fromkeys(["cita larga", "citazione", "quote box", "cytat", "citaat"], block),
+    **dict.fromkeys(["fmtn", "formatar número"], _portuguese_number),
+    **dict.fromkeys(["séc", "séculos"], _portuguese_century),
+    "unidad": lambda arguments, named: " ".join(word for place, word in enumerate(arguments) if word and (not place or not _EXPONENT.fullmatch(word))),
+    **dict.fromkeys(["fecha", "data", "dni"], spaced),
+    **dict.fromkeys(["dic"], first),
     # Russian, Polish, Dutch
-    **dict.fromkeys(["iw", "j", "jęz", "язык"], _last),
-    **dict.fromkeys(["кавычки", "цитата"], _quoted("«", "»")),
+    **dict.fromkeys(["iw", "j", "jęz", "язык"], last),
+    **dict.fromkeys(["кавычки", "цитата"], quoted("«", "»")),
+    **dict.fromkeys(["нп", *(f"нп{number}" for number in "12345"), "не переведено", *(f"не переведено {number}" for number in "2345")], _not_translated),
+    **dict.fromkeys(["num", "число"], lambda arguments, named: " ".join([grouped(arguments[0], "ru"), *filter(None, arguments[1:2])]) if arguments else ""),
     # Japanese, Chinese, Korean
     **dict.fromkeys(["読み仮名", "読み仮名 ruby不使用", "ruby-ja", "ふりがな"], _reading),
-    **dict.fromkeys(["kor", "zy"], _second),
-    **dict.fromkeys(["small2", "large2"], _second),
+    **dict.fromkeys(["kor", "zy"], second),
+    **dict.fromkeys(["small2", "large2"], second),
 }  # fmt: skip
 
 
-def german_language(name: str, text: str) -> str | None:
-    """`{{enS|Tower}}` says `englisch Tower`; None for a template that is none of these."""
+OWN_RULES: dict[str, dict[str, Rule]] = {"fr": FRENCH_RULES, "pt": {"ac": _era("a.C."), "dc": _era("d.C.")}}
+"""Of a language's own wiki, before all others: names that mean something else there."""
+
+
+def by_name(name: str, shown: str, text: str, language: str) -> str | None:
+    """What a template says by its name alone; None for one that does not.
+
+    Args:
+        name: in lower case.
+        shown: as it was typed.
+        text: its first argument.
+        language: of the wiki.
+    """
+    if language == "fr":
+        return SLOT if not text and name in _INDICATED else ordinal(name, shown, text)
+    if language == "it" and name.startswith("calcio "):  # a club
+        return shown[len("calcio ") :]
     found = _GERMAN_LANGUAGE.fullmatch(name)
-    language = _GERMAN_LANGUAGES.get(found[1]) if found else None
-    return None if language is None else f"{language} {text}".strip()
+    spoken = _GERMAN_LANGUAGES.get(found[1]) if found else None
+    return None if spoken is None else f"{spoken} {text}".strip()  # {{enS|Tower}} says `englisch Tower`

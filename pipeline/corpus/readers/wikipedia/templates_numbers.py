@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from pipeline.corpus.document import HOLE_TEMPLATE
-from pipeline.corpus.readers.wikipedia.templates_local import Arguments, Named, Rule
+from pipeline.corpus.readers.wikipedia.templates_base import Arguments, Named, Rule
 
 _MONTHS = "January February March April May June July August September October November December".split()
 _MONTH_NUMBERS = {name[:length].lower(): number for number, name in enumerate(_MONTHS, 1) for length in (3, len(name))}
@@ -39,9 +39,11 @@ _SEQUENCES = {
     "hand": ("in",),
 }  # 5 ft 8 in
 _SEPARATORS = {
-    **dict.fromkeys("de es it pt nl id tr da el ca ro sl hr sr vi".split(), "."),
-    **dict.fromkeys("fr ru uk pl cs sk sv fi no nb nn hu bg et lv lt".split(), " "),
+    **dict.fromkeys("de es it nl id tr da el ca ro sl hr sr vi".split(), "."),
+    **dict.fromkeys("fr pt ru uk pl cs sk sv fi no nb nn hu bg et lv lt".split(), " "),
 }
+
+_FOUR_GROUPED = frozenset(("fr", "pt"))  # and English: 1 930; in other languages 1930
 
 _CURRENCIES = {
     "usd": "US$", "us": "US$", "us$": "US$", "gbp": "£", "uk": "£", "eur": "€", "euro": "€", "jpy": "¥", "yen": "¥", "cny": "CN¥", "rmb": "CN¥",
@@ -57,7 +59,7 @@ def grouped(number: str, language: str = "en") -> str:
         return number
     separator = _SEPARATORS.get(language, ",")
     if separator != ",":
-        if len(found[2]) == 4:
+        if len(found[2]) == 4 and language not in _FOUR_GROUPED:
             return number.replace(".", ",")
         return f"{found[1]}{int(found[2]):,}".replace(",", separator) + found[3].replace(".", ",")
     return f"{found[1]}{int(found[2]):,}{found[3]}"
@@ -137,15 +139,15 @@ def date(arguments: Arguments, named: Named) -> str:
 
 def as_of(arguments: Arguments, named: Named) -> str:
     """`{{as of|2012|June}}` says `As of June 2012`."""
-    text = (
-        named.get("alt")
-        or f"{'Since' if named.get('since') else 'As of'} {date(arguments, {'mf': '', **named})}{named.get('post', '')}"
-    )
+    first = {"mf": "y" if named.get("df", "").lower() == "us" else "", **named}
+    told = f"{'Since' if named.get('since') else 'As of'} {date(arguments, first)}{named.get('post', '')}"
+    text = named.get("alt") or told
     lower = named.get("lc") or named.get("lc_text")
     return text[0].lower() + text[1:] if lower and lower.lower() not in ("n", "no", "off") else text
 
 
-def _fraction(arguments: Arguments, named: Named) -> str:
+def fraction(arguments: Arguments, named: Named) -> str:
+    """`{{frac|3|1|2}}` says `3 1/2`, `{{frac|8}}` `1/8`."""
     if len(arguments) == 3:
         return f"{arguments[0]} {arguments[1]}/{arguments[2]}"
     return "/".join(arguments) if len(arguments) == 2 else f"1/{arguments[0]}" if arguments else ""
@@ -249,7 +251,7 @@ NUMBER_RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ["start date", "end date", "birth date", "death date", "birth date and age", "film date", "start date and age", "date", "dts"], date
     ),
-    **dict.fromkeys(["frac", "fraction", "sfrac"], _fraction),
+    **dict.fromkeys(["frac", "fraction", "sfrac"], fraction),
     "half": lambda arguments, named: "1/2",
     **dict.fromkeys(["val", "number"], _value),
     **dict.fromkeys(["ordinal", "ord"], _ordinal),

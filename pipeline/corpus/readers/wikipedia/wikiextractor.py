@@ -16,6 +16,7 @@ import orjson
 
 from pipeline.corpus.document import HOLE, HOLE_TEMPLATE, Document
 from pipeline.corpus.options import CorpusOptions
+from pipeline.corpus.provenance import wiki
 from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.english_verbs import has_finite_verb
 from pipeline.corpus.readers.lines import read_lines
@@ -58,6 +59,8 @@ _MENDABLE = re.compile(
 )
 _MOST_HEADING_WORDS = 8
 
+_Raw = tuple[int, bytes, str, str, str]  # byte offset, text, title, id, address
+
 
 class WikiextractorReader(FileReader):
     """Documents `wikiextractor/<relative file name>/<doc id>`."""
@@ -67,7 +70,7 @@ class WikiextractorReader(FileReader):
 
     def read(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[Document]:
         """The documents of one file; one that is not UTF-8 is quarantined, a file that breaks off is damaged."""
-        for offset, raw, title, name in self._raw(file_slice, options, tally):
+        for offset, raw, title, name, url in self._raw(file_slice, options, tally):
             try:
                 text = raw.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -78,11 +81,17 @@ class WikiextractorReader(FileReader):
             if _DISAMBIGUATION.search(text[:400]) or title.endswith("(disambiguation)"):
                 tally.drop("disambiguation")
                 continue
-            paragraphs = tuple(_paragraphs(text, title, tally))
-            yield Document(id=f"{self.kind}/{file_slice.name}/{name}", source=self.kind, title=title, paragraphs=paragraphs)
+            tally.found(wiki("", url, file_slice.name))
+            yield Document(
+                id=f"{self.kind}/{file_slice.name}/{name}",
+                source=self.kind,
+                title=title,
+                paragraphs=tuple(_paragraphs(text, title, tally)),
+                url=url,
+            )
 
-    def _raw(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[tuple[int, bytes, str, str]]:
-        """(byte offset, text, title, id) of each document that is not too long."""
+    def _raw(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[_Raw]:
+        """The documents that are not too long."""
         attributes: dict[str, str] | None = None
         lines: list[bytes] = []
         start = size = 0
@@ -105,7 +114,8 @@ class WikiextractorReader(FileReader):
                 elif attributes is not None and data.startswith(b"<doc "):
                     tally.damaged("truncated", _unfinished(attributes), offset=start)
                 elif attributes is not None:
-                    yield start, b"\n".join([*lines, b""]), attributes.get("title", ""), attributes.get("id", "")
+                    title, name, url = (attributes.get(key, "") for key in ("title", "id", "url"))
+                    yield start, b"\n".join([*lines, b""]), title, name, url
                 attributes = None
                 if data.startswith(b"<doc "):
                     attributes = _attributes(data)
@@ -136,15 +146,15 @@ def _attributes(line: bytes) -> dict[str, str]:
     return {name: html.unescape(value) for name, value in found}
 
 
-def _json(line: bytes, offset: int, tally: Tally) -> Iterator[tuple[int, bytes, str, str]]:
+def _json(line: bytes, offset: int, tally: Tally) -> Iterator[_Raw]:
     try:
         content = orjson.loads(line)
-        text, title, name = content["text"], str(content.get("title", "")), str(content["id"])
+        text, title, name, url = content["text"], str(content.get("title", "")), str(content["id"]), content.get("url", "")
         raw = text.encode("utf-8", "surrogatepass")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         tally.quarantine("bad_json", f"the line at byte {offset:,} is no JSON object with id and text ({error})", offset=offset)
         return
-    yield offset, raw, title, name
+    yield offset, raw, title, name, url if isinstance(url, str) else ""
 
 
 def _paragraphs(text: str, title: str, tally: Tally) -> Iterator[str]:

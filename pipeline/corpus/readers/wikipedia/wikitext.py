@@ -20,10 +20,12 @@ from dataclasses import dataclass, field
 from pipeline.corpus.document import HOLE_TEMPLATE
 from pipeline.corpus.readers.slots import SLOT
 from pipeline.corpus.readers.wikipedia import tables, templates
+from pipeline.corpus.readers.wikipedia.apostrophes import without_quotes
 from pipeline.corpus.readers.wikipedia.blocks import Blocks, Extracted, settle
-from pipeline.corpus.readers.wikipedia.elements import BEFORE_SLOT, Formulas, drop_elements
+from pipeline.corpus.readers.wikipedia.elements import BEFORE_SLOT, Formulas, drop_elements, power
 from pipeline.corpus.readers.wikipedia.hidden import hide
 from pipeline.corpus.readers.wikipedia.mediawiki_names import CATEGORY_ALIASES, FILE_ALIASES
+from pipeline.corpus.readers.wikipedia.sections import Sections
 
 _FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no text
 
@@ -47,8 +49,6 @@ _BLOCK_TAG = re.compile(
 )
 _BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9:-]*(?:\s[^<>]*)?/?>")
-_POSSESSIVE = re.compile(r"(?<=\w)'''(?=s\b)")  # the end of italics, and an apostrophe: ''Eagle'''s
-_QUOTES = re.compile("'{2,}")
 _SWITCH = re.compile(r"__[^\W\d_]{3,}__")
 _VARIANTS = re.compile(r"-\{([^{}]*)\}-")  # of a word in several scripts: -{zh-hans:软件; zh-hant:軟體}-
 _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
@@ -123,14 +123,11 @@ class Markup:
         if "<code" in text or "<tt" in text or "<kbd" in text or "<samp" in text:
             text = _CODE.sub(lambda match: _TAG_NAME.sub(_unknown_tag, match[2]), text)
         if "<sup" in text:
-            text = _POWER.sub(_power, text)
+            text = _POWER.sub(lambda match: power(match[1], match[2]), text)
         text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
         if "-{" in text:
             text = _VARIANTS.sub(_variant, text)
-        if "'''s" in text:
-            text = _POSSESSIVE.sub("'", text)
-        text = _QUOTES.sub(_apostrophes, _SWITCH.sub("", text))
-        return self._paragraphs(text)
+        return self._paragraphs(without_quotes(_SWITCH.sub("", text)))
 
     def _resolve(self, text: str) -> str:
         """Templates, links and tables replaced by their text; brackets without a partner are dropped."""
@@ -198,9 +195,7 @@ class Markup:
         blocks = Blocks(found, self.language == "en")
         lines: list[str] = []  # of the paragraph that is open
         term = ""  # of a definition that has not come yet
-        none = 7  # below all levels of headings
-        skipped = none  # level of the heading whose section is being dropped
-        kept = 0 if not self._kept_sections or "" in self._kept_sections else none  # level of the heading whose section is kept
+        sections = Sections(self._dropped_sections, self._kept_sections)
 
         def flush() -> None:
             nonlocal term
@@ -227,13 +222,8 @@ class Markup:
                 flush()
                 blocks.heading()
                 found.dropped["heading"] += 1
-                level = len(heading[1])
-                name = html.unescape(heading[2]).strip(" :").lower()
-                if level <= skipped:
-                    skipped = level if name in self._dropped_sections else none
-                if self._kept_sections and (level <= kept or kept in (0, none)):
-                    kept = level if name in self._kept_sections else none
-            elif skipped < none or kept == none:
+                sections.heading(len(heading[1]), html.unescape(heading[2]))
+            elif not sections.is_read:
                 found.dropped["section"] += 1
             elif first in "*#;:":
                 if lines:
@@ -295,13 +285,6 @@ def _abandon(stack: list[_Frame]) -> None:
     stack[-1].pieces.append(content)
 
 
-def _power(match: re.Match[str]) -> str:
-    """`10<sup>−7</sup>` is 10^−7, `km<sup>2</sup>` km²; elsewhere (isotopes, ions, notes) figures stay as they stand."""
-    if match[1].isdigit() or match[1] == ")":
-        return f"{match[1]}^{match[2]}"
-    return match[1] + {"2": "²", "3": "³"}.get(match[2], match[2])
-
-
 def _unknown_tag(match: re.Match[str]) -> str:
     return match[0] if match[1].lower() in _HTML else hide(match[0])
 
@@ -310,9 +293,3 @@ def _variant(match: re.Match[str]) -> str:
     """The first script's word: readers of one wiki write in all of them."""
     content = match[1].partition("|")[2] if "|" in match[1] else match[1]
     return content.split(";")[0].rpartition(":")[2].strip()
-
-
-def _apostrophes(match: re.Match[str]) -> str:
-    """Two are italic, three bold, five both; of four, one is an apostrophe."""
-    count = len(match[0])
-    return "'" if count == 4 else "'" * max(0, count - 5)

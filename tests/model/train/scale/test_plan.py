@@ -98,6 +98,15 @@ def test_the_command_is_one_that_cloze_understands(tmp_path: Any) -> None:
     assert context.params["config__tokens"] == 1e9
 
 
+def test_an_average_of_the_weights_takes_a_moment_more_in_memory_and_on_disk() -> None:
+    without, found = plan(), plan(ema=0.999)
+    weight = 4.0 * without["parameters"]
+    assert found["bytes"]["checkpoint"] - without["bytes"]["checkpoint"] == weight
+    (one,), (other,) = (rows(each, zero=0, micro_batch=1, activation_checkpointing=False) for each in (found, without))
+    assert one["moments"] - other["moments"] == pytest.approx(weight)
+    assert "--ema 0.999" in found["chosen"]["command"]
+
+
 def test_gpus_wait_for_the_network_where_it_is_slow_and_the_batch_small() -> None:
     fast, slow = plan(), plan(interconnect=1e9)
     assert fast["chosen"]["network"]["bytes_per_rank"] == pytest.approx(2 * 63 / 64 * 4 * fast["parameters"])
@@ -165,6 +174,7 @@ def test_every_assumption_is_told_and_one_that_was_given_is_not() -> None:
         ({"gpus": 12}, r"gpus \(12\) must be a multiple of gpus_per_node \(8\)"),
         ({"gpus": 1024, "global_batch": 256}, r"gpus \(1024\) is more than the sequences of a step \(global_batch 256\)"),
         ({"length": 1024}, r"length \(1024\) is more than roberta-large reads \(512\)"),
+        ({"ema": 1.0}, r"ema \(1\) must be more than 0 and less than 1"),
         ({"mfu": 1.5}, r"mfu \(1.5\) must be"),
         ({"tokens": -1.0}, r"tokens \(-1\) must be a number above 0"),
         (

@@ -149,6 +149,9 @@ def test_shards_add_up(documents, cuts):
                 "id": str(n),
                 "source": f"k{n % 2}",
                 "title": "",
+                "url": "",
+                "licence": "MIT" * (n % 3),
+                "origin": "",
                 "split": "train",
                 "sentences": s,
                 "paragraphs": [0],
@@ -165,6 +168,8 @@ def test_shards_add_up(documents, cuts):
         name: sum(source[name] for source in found["sources"].values())
         for name in ("documents", "sentences", "bytes", "characters")
     }
+    for name, total in sums.items():
+        assert sum(origin[name] for origin in found["origins"]) == total
     joined = [" ".join(sentences) for sentences in documents]
     if documents:
         assert sums["documents"] == len(documents)

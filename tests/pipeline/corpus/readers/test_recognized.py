@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import tarfile
 import zipfile
+from dataclasses import replace
 
 import pytest
 
@@ -23,7 +25,11 @@ OTHERS = {
         "source wikiextractor",
     ),
     "WARC": (b"WARC/1.0\r\nWARC-Type: warcinfo\r\n", "source warc"),
-    "HTML": (b"\n<!DOCTYPE html>\n<html><body><p>Text.</p></body></html>", "take its text out"),
+    "HTML": (b"\n<!DOCTYPE html>\n<html><body><p>Text.</p></body></html>", "name it as source html"),
+    "Enterprise": (
+        b'{"name":"Mill","identifier":12,"abstract":"A mill.","version":{"identifier":3},',
+        "name it as source html",
+    ),
     "JSON": (b'{"title": "One", "text": "It is one."}\n', "source jsonl"),
     "JSON array": (b'[\n  {"text": "It is one."}\n]', "source jsonl"),
     "PDF": (b"%PDF-1.7\n%\xe2\xe3", "take its text out"),
@@ -51,6 +57,43 @@ def test_refused_with_its_name(tmp_path, kind, settings, name):
     assert name.split()[0] in sentence
     documents, tally = read(tmp_path, kind, data, stop=False, **settings)
     assert (documents, [one.reason for one in tally.unreadable]) == ([], ["not_text"])
+
+
+def test_archives_of_pages_are_named(tmp_path):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("a.ndjson"), io.BytesIO())
+    for kind in ("text", "jsonl", "wikipedia"):
+        with pytest.raises(DataError, match="tar archive, .* name it as source html"):
+            read(tmp_path, kind, packed.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("jsonl", "Enterprise"),
+        ("jsonl", "HTML"),
+        ("wikipedia", "Enterprise"),
+        ("wikipedia", "JSON"),
+        ("html", "JSON"),
+        ("html", "WARC"),
+    ],
+)
+def test_sources_that_read_something_else_tell_it_too(tmp_path, kind, name):
+    data, advice = OTHERS[name]
+    with pytest.raises(DataError) as told:
+        read(tmp_path, kind, data)
+    assert advice in str(told.value)
+    assert f"nothing for source {kind}" in str(told.value)
+
+
+def test_a_field_of_an_article_can_be_read_as_json(tmp_path):
+    record = b'{"name":"Mill","identifier":12,"version":{},"abstract":"It is a mill of the town."}\n'
+    (tmp_path / "a.txt").write_bytes(record)
+    (found,) = find_reader("jsonl").slices(str(tmp_path / "a.txt"))
+    found = replace(found, fields=(("text", "abstract"),))
+    (document,) = find_reader("jsonl").read(found, options_of(find_reader("jsonl")), Tally(slice=found))
+    assert document.paragraphs == ("It is a mill of the town.",)
 
 
 def test_zip_archive(tmp_path):

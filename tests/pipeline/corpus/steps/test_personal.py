@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from pipeline.corpus.document import Document
 from pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
 from pipeline.corpus.steps.personal_data import mask_text
 
-TOKENS = {"email": "<email>", "ip": "<ip>", "phone": "<phone>"}
+TOKENS = {"email": "<email>", "iban": "<iban>", "card": "<card>", "ip": "<ip>", "phone": "<phone>"}
 
 
 def masked(text: str, language: str = "en") -> str:
@@ -33,6 +35,12 @@ def masked(text: str, language: str = "en") -> str:
         ("Pittsburgh (+1 412 471-0666).", "Pittsburgh (<phone>)."),
         ("London 020 7946 0958.", "London <phone>."),
         ("+49 30 901820 und +33 1 42 68 53 00", "<phone> und <phone>"),
+        ("Pay with 4111 1111 1111 1111, please.", "Pay with <card>, please."),
+        ("Card number: 5555-5555-5555-4444.", "Card number: <card>."),
+        ("amex 3782 822463 10005 or 6011111111111117", "amex <card> or <card>"),
+        ("IBAN DE89 3704 0044 0532 0130 00, BIC COBADEFF", "IBAN <iban>, BIC COBADEFF"),
+        ("GB29NWBK60161331926819 and FR14 2004 1010 0505 0001 3M02 606", "<iban> and <iban>"),
+        ("NO93 8601 1117 947 BANK OF NORWAY", "<iban> BANK OF NORWAY"),
     ],
 )
 def test_masked(text, expected):
@@ -54,6 +62,7 @@ def test_numbers_of_the_languages_country(text, expected):
     "text",
     [
         "Version 1.2.3.4 of the program, v10.20.30.40, release 10.11.12.13.",
+        "“Abide With Me” (10.10.10.10) and 11.10.11.10",
         "See section 1.2.3.4 and 4.3.2.1.",
         "Chrome/118.0.5993.70 and Firefox 115.10.0.0",
         "1.2.3.4.5.6.7 and 256.300.1.1 and 1.2.3",
@@ -67,6 +76,12 @@ def test_numbers_of_the_languages_country(text, expected):
         "std::vector, a::b::c, Foo::bar, 10:20:30, 00:1a:2b:3c:4d:5e",
         "user@localhost, @name, a@b, foo@bar@baz, price @ 5.00, @mhoye@mastodon.social",
         "doi:10.1000/182, order no. 650-253-0000, arXiv 2112.11446, 1234567890123456",
+        "4111 1111 1111 1112 and 1234 5678 9012 3456 and 9999 9999 9999 9995",
+        "4111 1111 11111111, order 4111111111111111, id=4111111111111111, 4111 1111 1111 1111 1",
+        "EAN 4006381333931, ISBN 4006381333931, barcode 4006381333931, tweet/4111111111111111",
+        "DE89 3704 0044 0532 0130 01, DE89370400440532013000X, XX89 3704 0044 0532 0130 00, DE89 3704",
+        "GB29 NWBK and THE FR14 2004 road; AB12 CDEF 3456 GHIJ 7890",
+        "0.4111111111111111 and 4111111111111111.5 and 20190305123456 and 1552000000000",
         "Lat 40.7127837, long -74.0059413; 12h30; 4-4-2; 100-200-300",
     ],
 )
@@ -76,7 +91,7 @@ def test_left_alone(text):
 
 @given(st.text(alphabet="0123456789 .:-/()+@abAB,", max_size=60))
 def test_only_what_is_found_changes(text):
-    replaced, kinds = mask_text(text, {"email": "", "ip": "", "phone": ""})
+    replaced, kinds = mask_text(text, dict.fromkeys(TOKENS, ""))
     assert (replaced == text) == (not kinds)
     remaining = iter(text)
     assert all(character in remaining for character in replaced)  # a subsequence: nothing is invented or moved
@@ -94,6 +109,32 @@ def test_what_was_masked_is_counted_and_not_told():
     assert not any("ann" in removed.text or "650" in removed.text for removed in result.removed)
 
 
+def _documents_of(allowed: int | None) -> tuple[Document, TextConfig]:
+    kinds = ("email", "phone", "card")
+    config = TextConfig(
+        minimum_characters=0, minimum_words=0, minimum_letters=0, mask_personal_data=kinds, personal_data_allowed=allowed
+    )
+    text = "Ask ann@example.com or bob@example.com; pay with 4111 1111 1111 1111."
+    return Document(id="a", source="s", title="Of ann@example.com", paragraphs=(text,)), config
+
+
+def test_a_document_with_too_many_is_dropped_and_they_are_counted_by_kind():
+    document, config = _documents_of(3)
+    result = run_steps(document, build_steps(config))
+    assert (result.document, result.reason) == (None, "personal_data")
+    assert sorted(removed.reason for removed in result.removed) == ["dropped_card", *["dropped_email"] * 3]
+    document, config = _documents_of(4)
+    result = run_steps(document, build_steps(config))
+    assert result.document is not None
+    assert result.document.title == "Of <email>"
+    assert result.document.paragraphs == ("Ask <email> or <email>; pay with <card>.",)
+
+
+def test_how_many_are_allowed_of_nothing():
+    with pytest.raises(ValueError, match="needs mask_personal_data"):
+        TextConfig(personal_data_allowed=1)
+
+
 def test_off_by_default():
     document = Document(id="a", source="s", title="", paragraphs=("Ask ann@example.com. " + "More words follow here. " * 12,))
     result = run_steps(document, build_steps(TextConfig()))
@@ -102,5 +143,48 @@ def test_off_by_default():
 
 
 def test_long_hostile_lines_take_linear_time():
-    for text in ("a." * 50_000 + "@", "1-" * 50_000, "a:" * 50_000, "1." * 50_000, "@" * 100_000, "a@" + "b-" * 50_000):
+    for text in (
+        "4111 " * 30_000,
+        "DE89 " * 30_000,
+        "4" * 100_000,
+        "DE89" * 30_000,
+        "a." * 50_000 + "@",
+        "1-" * 50_000,
+        "a:" * 50_000,
+        "1." * 50_000,
+        "@" * 100_000,
+        "a@" + "b-" * 50_000,
+    ):
         mask_text(text, TOKENS)
+
+
+def test_nothing_of_it_stands_in_the_artifact_and_the_card_counts_it(tmp_path):
+    """Neither in the shards nor in the examples of what was dropped, for whatever reason."""
+    from tests.pipeline.corpus.corpora import make, prose, write_jsonl
+
+    some, many = "Ask ann@example.com.", "Ask bob@example.com or 650-253-0000, or pay 4111 1111 1111 1111."
+    source = write_jsonl(tmp_path / "a.jsonl", f"{prose(1)} {some}", f"{prose(2)} {many}", "Short: carl@example.com.", prose(3))
+    result = make(
+        tmp_path / "out",
+        f"jsonl={source}",
+        mask_personal_data=("email", "phone", "card"),
+        personal_data_allowed=2,
+        keep_rejected=True,
+        minimum_letters=0.0,
+    )
+    everything = b"".join(path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert b"<email>" in everything
+    for told in (b"ann@", b"bob@", b"carl@", b"650-253", b"4111 1111"):
+        assert told not in everything
+    card = json.loads((tmp_path / "out" / "card.json").read_text())["personal_data"]
+    assert card == {
+        "kinds": ["email", "phone", "card"],
+        "allowed": 2,
+        "documents": 1,
+        "masked": {"email": 1, "phone": 0, "card": 0},
+        "dropped": {"email": 1, "phone": 1, "card": 1},
+    }
+    counters = result.manifest.counters
+    assert counters["dropped/personal_data"] == 1
+    assert counters["dropped_lines/masked_email"] == 1
+    assert "Personal data" in (tmp_path / "out" / "card.html").read_text()

@@ -1,0 +1,233 @@
+"""The search for duplicates by an engine's shuffle: CPU, bytes and memory a document, and from these what so many documents take.
+
+    python -m benchmarks.shuffled_dedup [--documents 150000 600000] [--runner flink] [--duplicates 0.3] [--for 1e9] [--workers 100]
+
+References of invented documents, `--duplicates` of them in groups of 2 to 9 that share ids, exact hashes or some bands. Two sizes are planned,
+and the difference is told, so start-up is left out. As with a billion documents, one process may decide on a twentieth of them, and a
+message holds about 275 values (a billion documents are 3,800 blocks, and a column's values 950 buckets).
+
+First in this process, where every message is counted and each step's CPU is known; then on the runner, whose CPU is that of all processes:
+Beam's, Java's, the workers'. `flink` is the embedded one and wants CLOZE_FLINK_CLASSPATH where Beam cannot fetch its job server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+
+from pipeline.core import random_keys
+from pipeline.core.arrow import write_arrow
+from pipeline.core.execution import Execution
+from pipeline.core.humanize import duration, si
+from pipeline.core.stage import Build
+from pipeline.corpus.dedup.options import DEFAULT
+from pipeline.corpus.dedup.plan import Plan, Wanted, plan
+from pipeline.corpus.dedup.shuffled import search
+from pipeline.corpus.dedup.shuffled.blocks import Sizes
+from pipeline.corpus.parts import references_schema
+from pipeline.engines.exchange import Exchange
+
+BLOCK, IN_MESSAGE = 1 << 15, 275
+LINK = 1.25e9  # bytes a second of a worker's network: 10 Gbit/s
+
+
+def write_references(directory: Path, count: int, duplicates: float, parts: int = 8) -> tuple[list[str], list[int]]:
+    """Parts of references; returns their paths and documents."""
+    draw = np.random.default_rng(count)
+    numbers = np.arange(count)
+    head = numbers.copy()
+    grouped = int(count * duplicates)
+    edges = np.cumsum(draw.integers(2, 10, grouped))
+    head[:grouped] = np.concatenate(([0], edges))[np.searchsorted(edges, numbers[:grouped], side="right")]
+    head = np.minimum(head, numbers)
+    kind = draw.random(count)
+    of = {
+        "key": np.where((kind < 0.02) & (head < grouped), head, numbers),
+        "exact": np.where(kind < 0.3, head, numbers),
+    }
+    columns: dict[str, Any] = {
+        "key": random_keys.derive(1, of["key"]),
+        "characters": draw.integers(500, 9000, count).astype(np.uint32),
+        "heldout": draw.random(count) < 0.02,
+        "exact_high": random_keys.derive(2, of["exact"]),
+        "exact_low": random_keys.derive(3, of["exact"]),
+    }
+    columns["bytes"] = columns["characters"]
+    for band in range(DEFAULT.bands):
+        columns[f"band_{band:02d}"] = random_keys.derive(4, band, np.where(draw.random(count) < 0.5, head, numbers))
+    schema = references_schema(DEFAULT, verified=True)
+    order, paths, documents = draw.permutation(count), [], []
+    for number, own in enumerate(np.array_split(order, parts)):
+        paths.append(str(directory / f"part-{number}.refs.arrow"))
+        documents.append(own.size)
+        write_arrow(paths[-1], schema, _batches(own, columns, head, schema))
+    return paths, documents
+
+
+def _batches(own: Any, columns: dict[str, Any], head: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for begin in range(0, own.size, 300):
+        rows = own[begin : begin + 300]
+        minima = np.arange(DEFAULT.minima)
+        alike = random_keys.uniform(random_keys.derive(5, rows[:, None], minima)) < 0.8
+        sketch = random_keys.derive(6, np.where(alike, head[rows][:, None], rows[:, None]), minima).astype(np.uint8)
+        arrays = [pa.array(columns[name][rows]) for name in schema.names if name != "sketch"]
+        kind = schema.field("sketch").type
+        arrays.append(pa.FixedSizeBinaryArray.from_buffers(kind, rows.size, [None, pa.py_buffer(sketch.tobytes())]))
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class Counted:
+    """Takes the place of `exchange`: the steps one after the other in this process, what they send held in lists."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.messages: Counter[str] = Counter()
+        self.fullest = 0
+
+    def __call__(self, build: Build, step: str, work: Exchange, asking: int, settling: int | None = None) -> list[Any]:
+        del build
+        name = step.removeprefix("dedup-").rstrip("0123456789-")
+        began = time.process_time()
+        buckets = self._sent(name, (message for block in range(asking) for message in work.ask(block)))
+        self.fullest = max([self.fullest, *(sum(map(len, held)) for held in buckets.values())])
+        answered = (message for bucket, held in buckets.items() for message in work.match(bucket, held))
+        blocks = self._sent(name, answered)
+        results = [work.settle(block, blocks.get(block, [])) for block in range(asking if settling is None else settling)]
+        self.seconds[name] += time.process_time() - began
+        return results
+
+    def _sent(self, name: str, messages: Iterable[tuple[int, bytes]]) -> dict[int, list[bytes]]:
+        held: dict[int, list[bytes]] = defaultdict(list)
+        for addressee, message in messages:
+            held[addressee].append(message)
+            self.bytes[name] += len(message)
+            self.messages[name] += 1
+        return held
+
+
+class Peak:
+    """The most that one of our worker processes held."""
+
+    def __init__(self) -> None:
+        self.bytes, self._ended = 0, threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.2):
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    if "java" not in process.name():
+                        self.bytes = max(self.bytes, process.memory_info().rss)
+                except psutil.Error:
+                    continue
+
+
+def cpu() -> float:
+    """Seconds of this process and of those that have ended."""
+    found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in found)
+
+
+def planned(directory: Path, runner: str, paths: list[str], documents: list[int]) -> Plan:
+    """Plan by shuffles, with a build of its own."""
+    count = sum(documents)
+    begun = Build(path=str(directory / "out"), inputs={}, execution=Execution(runner=runner), fingerprint="f")
+    slices = max(1, BLOCK // IN_MESSAGE)
+    held = Sizes(block=BLOCK, bucket=-(-count // slices), sampled=64)
+    with begun.cleanup:
+        return search.shuffled_plan(begun, paths, documents, wanted(directory, len(paths)), count // 20, held)
+
+
+def wanted(directory: Path, parts: int) -> Wanted:
+    return Wanted(
+        shard_bytes=4 << 20,
+        plan_file=str(directory / "plan.arrow"),
+        duplicates_file=None,
+        minhash=DEFAULT,
+        exact=True,
+        threshold=0.6,
+        examples=6,
+        kinds=["books"] * parts,
+    )
+
+
+def measured(count: int, runner: str, duplicates: float) -> tuple[Counted, float, float, int, int]:
+    """What is counted in this process, CPU seconds in it and on the runner, a worker's peak, and documents dropped."""
+    with tempfile.TemporaryDirectory() as room:
+        place = Path(room)
+        paths, documents = write_references(place, count, duplicates)
+        counted, shuffle = Counted(), search.exchange
+        search.exchange = counted
+        try:
+            began = cpu()
+            here = planned(place / "here", "local", paths, documents)
+            own = cpu() - began
+        finally:
+            search.exchange = shuffle
+        with Peak() as peak:
+            began = cpu()
+            there = planned(place / "there", runner, paths, documents)
+            everywhere = cpu() - began
+        one = place / "one"
+        one.mkdir()
+        if not plan(paths, wanted(one, len(paths))) == here == there:
+            raise SystemExit(f"the plans of {count} documents differ")
+        return counted, own, everywhere, peak.bytes, sum(here.dropped.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, nargs=2, default=(150_000, 600_000))
+    parser.add_argument("--runner", default="flink")
+    parser.add_argument("--duplicates", type=float, default=0.3, help="share of documents in groups")
+    parser.add_argument("--for", type=float, default=1e9, dest="target", help="documents to tell of")
+    parser.add_argument("--workers", type=int, default=100)
+    options = parser.parse_args()
+    small, large = options.documents
+    one, two = (measured(count, options.runner, options.duplicates) for count in (small, large))
+    more = large - small
+    print(f"{small:,} and {large:,} documents, {two[4] / large:.1%} dropped; a document, by the difference:")
+    print(f"{'step':<10} {'CPU µs here':>12} {'bytes sent':>11} {'messages':>9}")
+    for name in two[0].seconds:
+        found = [
+            (b[name] - a[name]) / more
+            for a, b in ((getattr(one[0], x), getattr(two[0], x)) for x in ("seconds", "bytes", "messages"))
+        ]
+        print(f"{name:<10} {found[0] * 1e6:>12.2f} {found[1]:>11.1f} {found[2]:>9.3f}")
+    sent = (sum(two[0].bytes.values()) - sum(one[0].bytes.values())) / more
+    own, all_of_it = ((two[n] - one[n]) / more for n in (1, 2))
+    print(
+        f"together: {own * 1e6:.1f} µs in this process, {all_of_it * 1e6:.1f} µs of all processes on {options.runner}; {sent:.0f} bytes;"
+        f" a worker held {si(two[3])}B at most, a bucket got {si(two[0].fullest)}B"
+    )
+    hours = options.target * all_of_it / 3600
+    network = options.target * sent / options.workers / LINK
+    print(
+        f"{options.target:,.0f} documents: {hours:,.1f} core-hours, {si(options.target * sent)}B shuffled;"
+        f" on {options.workers} workers of a core each {duration(hours * 3600 / options.workers)} of CPU,"
+        f" {duration(network)} of a network of {si(LINK)}B/s each"
+    )
+
+
+if __name__ == "__main__":
+    main()

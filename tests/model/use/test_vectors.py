@@ -1,0 +1,97 @@
+"""Stages vectors and semdedup together: a corpus, a tiny checkpoint, and the corpus without near-paraphrases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.use import vectors as vectors_stage
+from model.use.corpus_vectors import windows_of
+from model.use.embed import Embedder
+from pipeline.core import unit_vectors
+from pipeline.core.arrow import read_arrow
+from pipeline.core.config import parse_config
+from pipeline.core.execute import Result, execute
+from pipeline.core.execution import Execution
+from pipeline.corpus.semantic.config import SemDedupConfig
+from pipeline.corpus.semantic.stage import STAGE
+from tests.pipeline.corpus.corpora import rows, write_corpus
+from tests.tiny_models import write_checkpoint
+
+LONG = "the cat sat on the mat in the park of paris."
+DOCUMENTS = [
+    ("a", [LONG, "the dog ran."]),
+    ("b", [LONG, "the dogs ran."]),  # the same but for a letter
+    ("c", ["a", "walk", "walking walked walks."]),
+    ("d", ["paris is the capital of a park"]),
+    ("e", [""]),
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Result]:
+    """A corpus, a checkpoint, and the vectors that it gives the corpus."""
+    base = tmp_path_factory.mktemp("vectors")
+    corpus = write_corpus(base / "corpus", DOCUMENTS, shards=2)
+    checkpoint = write_checkpoint(base / "checkpoint", base / "scratch")
+    return corpus, checkpoint, make(corpus, checkpoint, base / "vectors")
+
+
+def make(corpus: str, checkpoint: str, out: Path, **settings: object) -> Result:
+    config = parse_config(vectors_stage.VectorsConfig, {"precision": "fp32", **settings}, "vectors")
+    how = Execution(device="cpu")
+    return execute(vectors_stage.STAGE, config, {"corpus": corpus, "checkpoint": checkpoint}, str(out), execution=how)
+
+
+def test_a_vector_is_that_of_the_text(made: tuple[str, str, Result]) -> None:
+    corpus, checkpoint, result = made
+    assert result.manifest.summary["documents"] == len(DOCUMENTS)
+    texts = {
+        row["key"]: " ".join(row["sentences"])
+        for path in Path(corpus).glob("corpus-*")
+        for row in read_arrow(str(path)).to_pylist()
+    }
+    embedder = Embedder(checkpoint, normalize=True)
+    seen = 0
+    for path in sorted(Path(result.artifact).glob("vectors-*.arrow")):
+        keys, vectors = unit_vectors.read(str(path))
+        assert keys.tolist() == read_arrow(f"{corpus}/{path.name.replace('vectors', 'corpus')}")["key"].to_pylist()
+        for key, vector in zip(keys.tolist(), vectors, strict=True):
+            text, seen = texts[key], seen + 1
+            if not text:
+                assert not vector.any()
+                continue
+            windows = windows_of(text, 4 * embedder.max_length, 4)
+            expected = embedder.embed(windows).sum(axis=0)
+            expected /= np.linalg.norm(expected)
+            np.testing.assert_allclose(vector / unit_vectors.SCALE, expected, atol=1 / unit_vectors.SCALE)
+    assert seen == len(DOCUMENTS)
+
+
+def test_the_same_again(made: tuple[str, str, Result], tmp_path: Path) -> None:
+    corpus, checkpoint, result = made
+    assert make(corpus, checkpoint, tmp_path / "again").manifest.content_sha256 == result.manifest.content_sha256
+
+
+def test_the_near_paraphrase_goes_and_the_longer_stays(made: tuple[str, str, Result], tmp_path: Path) -> None:
+    corpus, _, result = made
+    config = parse_config(SemDedupConfig, {"cosine": 0.98, "centred": False}, "semdedup")
+    kept = rows(execute(STAGE, config, {"corpus": corpus, "vectors": result.artifact}, str(tmp_path / "out")))
+    assert "b" in {row["id"] for row in kept}
+    assert "a" not in {row["id"] for row in kept}
+    assert {"c", "d", "e"} <= {row["id"] for row in kept}
+    assert [row["sentences"] for row in kept if row["id"] == "b"] == [DOCUMENTS[1][1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "most"), [("", 8, 2), ("one two three four five six", 10, 4), ("a" * 50, 10, 4), ("x y " * 40, 12, 3)]
+)
+def test_windows_hold_the_text_and_cut_no_word(text: str, length: int, most: int) -> None:
+    windows = windows_of(text, length, most)
+    assert len(windows) <= most
+    assert all(windows)
+    words = " ".join(windows).split()
+    assert words[:-1] == text.split()[: max(0, len(words) - 1)]
+    assert bool(words) == bool(text)
