@@ -59,6 +59,7 @@ CLIENT = r"""#!{python} -IS
 import os, sys
 words = sys.argv[1:]
 warm = words[:1] == ["-m"] and words[1].split(".")[0] in (*{ours!r}, "pytest")
+warm = warm and words[1] != "model.torchrun"  # which is frozen with all that descends from it
 if words[:1] == ["-c"]:
     import re
     warm = re.search(r"\b(?:{alternatives})\b", words[1])

@@ -14,7 +14,7 @@ import pytest
 from model.checkpoint import load
 from pipeline.core import artifact
 from tests import warm
-from tests.flows.test_cli import cloze, installed
+from tests.flows.test_cli import cloze
 
 FEW = ["dataset", "pretrain"]  # of the stages, those that `make test` kills
 STAGES = ["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
@@ -52,12 +52,11 @@ def content(place: Path) -> dict[str, str]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("stages", [FEW, pytest.param(STAGES, marks=pytest.mark.soak)], ids=["some", "every"])
 def test_killed_in_a_stage(tmp_path: Path, stages: list[str]) -> None:
-    """The run that is not killed is one of fresh processes: each has a hash seed of its own."""
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     run = ("run", "sample", "--no-prefect", *SMALL, "--until", stages[-1])
     straight.mkdir()
     killed.mkdir()
-    assert installed(*run, cwd=straight, timeout=400).returncode == 0
+    assert cloze(*run, cwd=straight, timeout=400).returncode == 0
     hit = []
     for number, stage in enumerate(stages):
         process = start(killed, stages[-1])
