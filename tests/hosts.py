@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import warm
 from tests.conftest import REPOSITORY
 
-ENTRY = "from flows.cli import entry; entry()"
 NETWORK = "10.231.8"
 SSHD = shutil.which("sshd") or shutil.which("/usr/sbin/sshd")
 
@@ -160,7 +159,7 @@ class Hosts:
     def start(self, *arguments: Any, at: str = "head", **environment: str) -> subprocess.Popen[str]:
         """Type `cloze ARGUMENTS --json` on a host."""
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.namespace(at), sys.executable, "-c", ENTRY, *map(str, arguments), "--json"],
+            ["ip", "netns", "exec", self.namespace(at), warm.python(), "-c", warm.ENTRY, *map(str, arguments), "--json"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
         )  # fmt: skip
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
+import tarfile
+
+from benchmarks import fidelity
 from benchmarks.text_measures import common_words, faults
 
 PAGE = (
@@ -29,3 +34,52 @@ def test_faults_are_counted():
 
 def test_words_of_three_pages_are_common():
     assert common_words({"a": "one two", "b": "one two", "c": "one"}) == {"one"}
+
+
+def test_fidelity_on_the_small_pairs():
+    """The figures of the pages that lie beside the readers' tests, exactly: what a change of the rules does to them is seen here."""
+    found, texts = fidelity.measure(fidelity.pairs_in(fidelity.SMALL), {})
+    figures = {
+        name: (one.words, one.words_kept, one.words_more, one.numbers, one.numbers_kept, one.numbers_more, one.lost_numbers)
+        for name, one in found.items()
+    }
+    assert figures == {
+        "de/Mühle": (49, 49, 0, 6, 6, 0, []),
+        "en/Mill": (69, 60, 0, 12, 10, 0, ["300", "46"]),
+        "fr/Moulin": (55, 51, 0, 9, 9, 0, []),
+        "ru/Мельница": (25, 25, 0, 4, 4, 0, []),
+    }
+    assert fidelity.row("all", fidelity.by_language(found)["all"])[1:4] == ("4", "198", "93.4 %")
+    told = fidelity.worst(found, texts, 1)
+    assert "lost numbers: 300, 46" in told
+    assert "- It was sold for 300 guineas to the town." in told
+    assert fidelity.by_language(found)["ru"].in_paragraphs == fidelity.by_language(found)["ru"].read
+
+
+def test_fidelity_counts_bags():
+    one = fidelity.compare("In 1812 a mill, a mill of 12,500 sacks.", "In 1812 the mill of 12 500 sacks.", "a mill of gold")
+    assert (one.words, one.words_kept, one.words_more) == (7, 4, 1)
+    assert (one.numbers, one.numbers_kept, one.numbers_more, one.lost_numbers) == (2, 2, 0, [])
+    assert (one.in_paragraphs, one.read) == (4, 3)
+    assert fidelity.words("東京 Tower") == {"東": 1, "京": 1, "tower": 1}
+    assert fidelity.compare("A mill.", "").left_out == 1
+
+
+def test_pairs_are_found_in_dumps(tmp_path):
+    record = {
+        "name": "Mill",
+        "identifier": 1,
+        "article_body": {"html": "<p>It is.</p>", "wikitext": "It is."},
+        "in_language": {"identifier": "en"},
+    }
+    bare = {**record, "name": "Bare", "article_body": {"html": "<p>It is.</p>"}}
+    (tmp_path / "a.ndjson").write_text(f"{json.dumps(record)}\n{json.dumps(bare)}\n{{\n")
+    (tmp_path / "b.json").write_text(json.dumps(record | {"name": "Wheel"}, indent=2))
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        data = json.dumps(record | {"name": "Dam"}).encode()
+        entry = tarfile.TarInfo("x.ndjson")
+        entry.size = len(data)
+        archive.addfile(entry, io.BytesIO(data))
+    (tmp_path / "c.tar.gz").write_bytes(packed.getvalue())
+    assert [pair.name for pair in fidelity.pairs_in(tmp_path)] == ["en/Mill", "en/Wheel", "en/Dam"]

@@ -25,7 +25,7 @@ from pipeline.corpus.steps.chain import prepare_steps
 if TYPE_CHECKING:
     from pipeline.corpus.dedup.plan import Plan
 
-VERSION = 6  # 6: documents say their address, licence and origin; records have fields url and licence
+VERSION = 7  # 7: what more templates of wikitext say, in French, Portuguese and others; apostrophes before italics
 
 CARD_PAGE, CARD = "card.html", "card.json"
 PAIRS = 6  # of duplicates of each kind in the card

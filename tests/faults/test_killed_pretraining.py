@@ -23,7 +23,7 @@ from tests.flows.test_cli import Done, cloze
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import TINY, digests
 
-STEPS, EVERY = 100, 30
+STEPS, EVERY = 50, 15
 COMMAND = ["run", "tiny.yaml", "--no-prefect", "--only", "pretrain", "--json"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

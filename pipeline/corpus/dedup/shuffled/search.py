@@ -83,7 +83,9 @@ class _Search:
         if wanted.minhash is not None:
             state = self._similar(state, left) if wanted.threshold else self._linked(state, left)
         for number in (1, 2):  # a duplicate of a duplicate: an id's double may be of a document that is one itself
-            state, _ = self._jump(state, f"roots-{number}")
+            state, moved = self._jump(state, f"roots-{number}")
+            if not moved:
+                break
         self._exchange("origins", ToOrigins(directory=self.directory, before=state), self.ranges, self.blocks)
 
     def _exchange(self, step: str, work: Exchange, asking: int, settling: int | None = None) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.corpus.provenance import licence_name
 from pipeline.corpus.readers.paragraphs import at
 from pipeline.corpus.readers.wikipedia import mediawiki_names
 
@@ -15,6 +16,8 @@ _SITE = re.compile(
 )
 _LANGUAGE = "//html/@lang|//body/@lang|//meta[@http-equiv='content-language']/@content"
 _MEANINGS = "//*[@id='disambigbox' or @id='disambig' or contains(concat(' ', @class, ' '), ' dmbox ')]|//meta[@property='mw:PageProp/disambiguation']"
+
+_MAY_MEAN = re.compile("""dmbox|mw:PageProp/disambiguation|id=["']?disambig""")
 
 
 class NoArticle(Exception):
@@ -37,6 +40,7 @@ class Article:
         language: ISO 639, or empty.
         wiki: name of the database, such as `enwiki`; may be empty.
         url: of the page; may be empty.
+        licence: of the text, by its SPDX name; several of which each will do joined by OR; may be empty.
         templates: names of those that the page uses, without their namespace.
     """
 
@@ -48,6 +52,7 @@ class Article:
     language: str = ""
     wiki: str = ""
     url: str = ""
+    licence: str = ""
     templates: tuple[str, ...] = ()
 
 
@@ -74,10 +79,17 @@ def of_record(record: Mapping[str, Any]) -> Article:
         language=mediawiki_names.language_code(str(at(record, "in_language.identifier") or "")),
         wiki=str(at(record, "is_part_of.identifier") or ""),
         url=str(record.get("url") or ""),
+        licence=_licence(record.get("license")),
         templates=tuple(
             str(one.get("name", "")).partition(":")[2] for one in templates or () if isinstance(one, dict)
         ),
     )  # fmt: skip
+
+
+def _licence(found: Any) -> str:
+    """Of a list of licences their names, as far as they have any."""
+    names = [str(one.get("identifier") or one.get("url") or "") for one in found or () if isinstance(one, dict)]
+    return " OR ".join(dict.fromkeys(licence_name(name) for name in names if name))
 
 
 def of_page(text: str, root: Any) -> Article:
@@ -111,7 +123,9 @@ def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
         root: of its HTML.
         more: names of templates that mark disambiguation pages, beside the known ones, in lower case.
     """
-    if root.xpath("boolean(//link[@rel='mw:PageProp/redirect'])") or mediawiki_names.is_redirect(article.wikitext):
+    text = article.html  # a search in its tree takes as long as parsing it
+    redirect = "mw:PageProp/redirect" in text and root.xpath("boolean(//link[@rel='mw:PageProp/redirect'])")
+    if redirect or mediawiki_names.is_redirect(article.wikitext):
         return "redirect"
     if article.namespace:
         return "namespace"
@@ -119,7 +133,7 @@ def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
     if (
         mediawiki_names.names_meanings(article.title)
         or mediawiki_names.lists_meanings(article.wikitext or written, more)
-        or root.xpath(f"boolean({_MEANINGS})")
+        or (_MAY_MEAN.search(text) and root.xpath(f"boolean({_MEANINGS})"))
     ):
         return "disambiguation"
     return None

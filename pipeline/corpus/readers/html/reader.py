@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pipeline.corpus.document import Document, mended
+from pipeline.corpus.provenance import wiki
 from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.byte_source import ByteSource, Damaged
 from pipeline.corpus.readers.html import archive
@@ -68,6 +69,7 @@ class _Reading:
         self._ways: dict[str, Rendered] = {}  # by language
         self._disambiguation = lowered(options.disambiguation_templates)
         self._known = False  # that the records are articles
+        self._told = False  # of which wiki it is a dump
         self.found = False
 
     def documents(self) -> Iterator[Document]:
@@ -173,6 +175,9 @@ class _Reading:
     def _article(self, article: Article) -> Iterator[Document]:
         """A record that is an article."""
         check_wiki(self._slice.path, article.wiki, article.url, self._options)
+        if article.wiki and not self._told:
+            self._tally.found(wiki(article.wiki, article.url, self._slice.name))
+            self._told = True
         self._tally.read(len(article.html.encode("utf-8", "surrogatepass")))
         root = self._parsed(mended(article.html))
         if root is not None:
@@ -208,6 +213,8 @@ class _Reading:
             title=article.title,
             paragraphs=tuple(extracted.paragraphs),
             language=way.language,
+            url=article.url,
+            licence=article.licence,
         )
 
     def _way(self, language: str) -> Rendered:

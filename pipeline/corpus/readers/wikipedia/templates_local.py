@@ -67,6 +67,11 @@ def _portuguese_number(arguments: Arguments, named: Named) -> str:
     return " ".join([grouped(arguments[0], "pt"), *filter(None, arguments[1:2])]) if arguments else ""
 
 
+def _not_translated(arguments: Arguments, named: Named) -> str:
+    """`{{нп5|Мельник|мельнику|en|Miller}}` says `мельнику`."""
+    return first(arguments[1:2], named) or first(arguments, named)
+
+
 def _era(sign: str) -> Rule:
     return lambda arguments, named: f"{grouped(arguments[0], 'pt')} {sign}" if arguments else sign
 
@@ -79,7 +84,7 @@ def _or_itself(name: str) -> Rule:
 _FIRST = """
     nobr|nowrap|nw|unteilbar|petit|grand|référence nécessaire|référence souhaitée|terme défini|
     person|esd|cita requerida|citarequerida|cr|esc|senza riferimento|chiarire|abbr|abréviation|fakt|dopracować|
-    nobreak|нет ац|нп1|нп2|нп3|нп4|нп5|не переведено|не переведено 2|не переведено 3|не переведено 4|не переведено 5|comment|подсказка|num|число|
+    nobreak|нет ац|comment|подсказка|
     仮リンク|ill2|日本語版にない記事リンク|le|link-en|要出典範囲|読み|ルビ|ruby|補助漢字フォント|拡張漢字|fontbold|
     رابط لغة بديل مصطلح|وصلة إنترويكي|بحاجة لمصدر|
     출처 필요|tsl|internal link helper|link-ja|link-fr|feit|tooltip|klein|groß|sperrschrift
@@ -112,6 +117,8 @@ LOCAL_RULES: dict[str, Rule] = {
     # Russian, Polish, Dutch
     **dict.fromkeys(["iw", "j", "jęz", "язык"], last),
     **dict.fromkeys(["кавычки", "цитата"], quoted("«", "»")),
+    **dict.fromkeys(["нп", *(f"нп{number}" for number in "12345"), "не переведено", *(f"не переведено {number}" for number in "2345")], _not_translated),
+    **dict.fromkeys(["num", "число"], lambda arguments, named: " ".join([grouped(arguments[0], "ru"), *filter(None, arguments[1:2])]) if arguments else ""),
     # Japanese, Chinese, Korean
     **dict.fromkeys(["読み仮名", "読み仮名 ruby不使用", "ruby-ja", "ふりがな"], _reading),
     **dict.fromkeys(["kor", "zy"], second),

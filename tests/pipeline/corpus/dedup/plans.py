@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import pytest
+
+from pipeline.core.stage import Build
 from pipeline.corpus.dedup.plan import Plan, Wanted, plan
+from pipeline.corpus.dedup.shuffled import search as search_by_shuffles
 from pipeline.corpus.dedup.shuffled.blocks import Sizes
 from pipeline.corpus.dedup.shuffled.search import shuffled_plan
+from pipeline.engines.exchange import Exchange
 from tests.pipeline.corpus.dedup.references import MINHASH, References
 from tests.pipeline.engines.units import build
 
@@ -36,6 +43,30 @@ def by_one(place: Path, references: References, **search: Any) -> tuple[Plan, li
     """In this process."""
     found = plan(references.paths, wanted(place / "one", references, **search))
     return found, _files(place / "one")
+
+
+def by_lists(
+    place: Path, references: References, held: Sizes = SMALL, most: int = 0, **search: Any
+) -> tuple[Plan, list[bytes]]:
+    """By the same messages, in this process and in disorder: lists take the place of an engine's shuffle, which takes longer."""
+    random = Random(held.block)
+
+    def sent(messages: Iterable[tuple[int, bytes]]) -> dict[int, list[bytes]]:
+        found: dict[int, list[bytes]] = {}
+        for addressee, message in messages:
+            found.setdefault(addressee, []).append(message)
+        for inbox in found.values():
+            random.shuffle(inbox)
+        return found
+
+    def exchanged(build: Build, step: str, work: Exchange, asking: int, settling: int | None = None) -> list[dict[str, Any]]:
+        buckets = sent(message for block in range(asking) for message in work.ask(block))
+        blocks = sent(message for bucket, inbox in buckets.items() for message in work.match(bucket, inbox))
+        return [work.settle(block, blocks.get(block, [])) for block in range(asking if settling is None else settling)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_by_shuffles, "exchange", exchanged)
+        return by_engine(place, references, most, held, **search)
 
 
 def by_engine(

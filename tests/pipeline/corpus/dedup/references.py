@@ -82,7 +82,7 @@ def invented(
         "exact_high": exact[0], "exact_low": exact[1], "words": characters // 5, "language": (key % np.uint64(2)).astype(np.uint32) + 25,
         **{f"band_{band:02d}": bands[:, band] for band in range(minhash.bands)},
     }  # fmt: skip
-    edges = np.sort(draw.integers(0, count, parts - 1))
+    edges = np.sort(draw.integers(0, count + 1, parts - 1))
     paths = []
     for number, own in enumerate(np.split(order, edges)):
         paths.append(str(directory / f"part-{number}.refs.arrow"))

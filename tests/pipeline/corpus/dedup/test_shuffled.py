@@ -16,7 +16,7 @@ from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.dedup.duplicates import repeated
 from pipeline.corpus.dedup.shuffled import records
 from pipeline.corpus.dedup.shuffled.firsts import Column, Links
-from tests.pipeline.corpus.dedup.plans import SMALL, by_engine, by_one
+from tests.pipeline.corpus.dedup.plans import SMALL, by_engine, by_lists, by_one
 from tests.pipeline.corpus.dedup.references import invented
 
 NOTHING = {"sources": [{"kind": "text", "path": "x"}]}
@@ -26,15 +26,54 @@ IDS = {"minhash": None, "exact": False}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("more", "most"), [({}, 30), (LINKED, 0)], ids=["similar", "linked"])
-def test_the_same_bytes_as_in_one_process(more: dict[str, Any], most: int, tmp_path: Path) -> None:
+def test_the_same_bytes_as_in_one_process(tmp_path: Path) -> None:
     references = invented(tmp_path, 500, seed=1)
-    found = by_engine(tmp_path, references, most, **more)
-    assert found == by_one(tmp_path, references, **more)
+    found = by_engine(tmp_path, references, most=60)
+    assert found == by_one(tmp_path, references)
     assert min(found[0].dropped[reason] for reason in ("duplicate_id", "exact_duplicate", "near_duplicate")) > 20
     assert {(kind, of) for kind, of, _ in found[0].pairs} == {
         (kind, of) for kind in ("books", "text") for of in ("books", "text")
     }
+    assert (tmp_path / "out" / "_scratch" / "dedup-lead-00").exists()
+    assert (tmp_path / "out" / "_scratch" / "dedup-decided").exists()
+
+
+SEARCHES = [{}, LINKED, EXACT, IDS, {"exact": False}]
+NAMES = ["similar", "linked", "exact", "ids", "near alone"]
+
+
+@pytest.mark.parametrize("more", SEARCHES, ids=NAMES)
+@pytest.mark.parametrize("seeds", [range(20, 21), pytest.param(range(21, 27), marks=pytest.mark.soak)], ids=["one", "six"])
+def test_the_same_bytes_whatever_is_held_at_once(more: dict[str, Any], seeds: range, tmp_path: Path) -> None:
+    """Nothing is left to one process."""
+    for seed in seeds:
+        place = tmp_path / str(seed)
+        place.mkdir()
+        held = dataclasses.replace(
+            SMALL, block=60 + 70 * (seed % 4), bucket=90 + 90 * (seed % 3), sampled=2 + seed % 5, rounds=60
+        )
+        references = invented(place, 200 + 50 * (seed % 3), seed, parts=1 + seed % 5, batch=7 + seed, hot=20)
+        assert by_lists(place, references, held, **more) == by_one(place, references, **more)
+
+
+@pytest.mark.parametrize("more", [{}, LINKED], ids=["similar", "linked"])
+def test_what_rounds_leave_is_decided_in_one_process(
+    more: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    references = invented(tmp_path, 800, seed=30, hot=200)
+    held = dataclasses.replace(SMALL, rounds=1)
+    assert by_lists(tmp_path, references, held, **more) == by_one(tmp_path, references, **more)
+    assert "documents are undecided after 1 rounds; one process compares them" in caplog.text
+
+
+def test_nothing_in_common_and_nothing_at_all(tmp_path: Path) -> None:
+    for count in (30, 0):  # fewer than any group is made of
+        place = tmp_path / str(count)
+        place.mkdir()
+        references = invented(place, count, seed=1, parts=3)
+        found = by_lists(place, references)
+        assert found == by_one(place, references)
+        assert found[0].documents == count
 
 
 @pytest.mark.slow
@@ -50,17 +89,11 @@ def test_of_a_few_duplicates_one_process_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(10, 14))
-@pytest.mark.parametrize(
-    "more", [{}, LINKED, EXACT, IDS, {"exact": False}], ids=["similar", "linked", "exact", "ids", "near alone"]
-)
-def test_the_same_bytes_of_any_corpus(seed: int, more: dict[str, Any], tmp_path: Path) -> None:
-    """Nothing is left to one process, and blocks, buckets and ranges are of other sizes each time."""
-    held = dataclasses.replace(SMALL, block=60 + 40 * (seed % 4), bucket=80 + 50 * (seed % 3), rounds=40)
-    references = invented(tmp_path, 600, seed, parts=2 + seed % 5, batch=11 + seed)
+@pytest.mark.parametrize("more", SEARCHES, ids=NAMES)
+def test_the_same_bytes_of_any_corpus_by_an_engine(more: dict[str, Any], tmp_path: Path) -> None:
+    references = invented(tmp_path, 600, seed=10, batch=21)
     mix = parse_config(CorpusConfig, {**NOTHING, "words": 2500, "mixture": {"books": 2, "text": 1}}, "corpus")
-    more = {**more, "mix": mix if seed % 2 else None}
-    assert by_engine(tmp_path, references, held=held, **more) == by_one(tmp_path, references, **more)
+    assert by_engine(tmp_path, references, mix=mix, **more) == by_one(tmp_path, references, mix=mix, **more)
 
 
 @pytest.mark.soak

@@ -94,6 +94,8 @@ def test_an_archive(tmp_path, name):
         "en",
         "html",
     )
+    assert (documents[0].url, documents[0].licence) == ("https://en.wikipedia.org/wiki/Mill", "CC-BY-SA-3.0")
+    assert (tally.origin.name, tally.origin.url) == ("enwiki", "https://en.wikipedia.org/")
     assert {name: count for name, count in tally.counters.items() if "bytes" not in name} == {
         "read/documents": 7,
         "dropped/redirect": 1,

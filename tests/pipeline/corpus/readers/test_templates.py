@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (wikitext stands as it is)
 """What templates say inside a sentence; those that nobody knows leave a hole, and those that say nothing leave none."""
 
 from __future__ import annotations
@@ -5,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.corpus.document import HOLE_TEMPLATE as T
+from pipeline.corpus.readers.wikipedia.apostrophes import without_quotes
 from pipeline.corpus.readers.wikipedia.wikitext import Markup
 
 MARKUP = Markup({10: ["template"]})
@@ -81,3 +83,60 @@ def test_what_stands_beside_a_sentence_leaves_none(wikitext, paragraphs):
 @pytest.mark.parametrize(("language", "text"), [("en", "1,234,567"), ("de", "1.234.567"), ("fr", "1 234 567")])
 def test_thousands_are_separated_as_the_language_does(language, text):
     assert one("{{formatnum:1234567}}", Markup({}, language=language)) == text
+
+
+@pytest.mark.parametrize(
+    ("language", "wikitext", "text"),
+    [
+        ("en", "{{langx|de|Neuland}} and {{lang-en|net}}", "German: Neuland and English: net"),
+        ("en", "{{IPA|de|ˈalbɛʁt|lang}} x", "x"),
+        ("en", "the vowel {{IPA|/a/}}", "the vowel /a/"),
+        ("en", "{{ill|Quitzow (Perleberg)|de|lt=Quitzow}} and {{ill|Herz|de}}", "Quitzow and Herz"),
+        ("en", "{{Escyr|2022||2022 contest}} of {{nfly|2019}}", "2022 contest of 2019"),
+        ("en", "{{us patent|1781541}}, {{CO2}}, {{height|ft=6|in=6}}, {{var|{{serif|I}}}}", "U.S. Patent 1,781,541, CO2, 6 ft 6 in, I"),
+        ("en", "{{as of|2012|July|18|df=US}}{{update after|2024|11|text= it is so}}", "As of July 18, 2012it is so"),
+        ("en", "{{post-nominals|country=GBR|FRS|JP}} {{qi|all is well}}{{nbs}}here", "FRS JP all is well here"),
+        ("fr", "au {{s-|XIX|e}}, au {{s mini-|I}}, au {{-s-|V}} et {{s2-|XIX|e|XX|e}}, {{sp-|XVIII|-|XXI}}", "au XIXe siècle, au Ier, au Ve siècle av. J.-C. et XIXe et XXe siècles, XVIIIe – XXIe siècle"),
+        ("fr", "{{unité|1930|km|2}}, {{nombre|100000|ans}}, {{nb|4.11 millions}}, {{unité|100 à 1000|m}}", "1 930 km, 100 000 ans, 4,11 millions, 100 à 1 000 m"),
+        ("fr", "{{23e|place}}, {{1er|mai}}, {{1ère}}, {{XXe}}, {{18e arrondissement de Paris}}", "23e place, 1er mai, 1re, XXe, 18e arrondissement de Paris"),
+        ("fr", "{{date|12 mai 1812|en France}}, {{date|22 mai 1925-}}, {{date de naissance|17 11 1994}}, {{date|1|2|2003}}", "12 mai 1812, 22 mai, 17 novembre 1994, 1 février 2003"),
+        ("fr", "{{Lien|langue=en|trad=Todd May|fr=Todd May|texte=May}} et {{lien|Saul}}{{en}} {{numéro|3}}, {{p.|5}}", "May et Saul no 3, p. 5"),
+        ("fr", "{{heure|21|30}} à {{heure|9}}, {{grec ancien|ἄν-|án}} {{incise|vraiment}} {{langue|co|Calvi}}", "21 h 30 à 9 h, ἄν- / án — vraiment — Calvi"),
+        ("fr", "Il est là<ref>A</ref>{{,}}<ref>B</ref> et ici {{ouvrage|titre=X|année=2000}}.", "Il est là et ici."),
+        ("pt", "{{fmtn|92090|km²}} no {{séc|XII}}, {{AC|5500|x}}, {{formatnum:4000}}", "92 090 km² no século XII, 5 500 a.C., 4 000"),
+        ("es", "el {{siglo|XIX||s}}, el siglo {{siglo|VII|a}}, {{formatnum:4000}}, {{unidad|5|km|2}}", "el siglo XIX, el siglo VII a. C., 4000, 5 km"),
+        ("de", "{{Bruch|9|3|4}} von {{mtS|Malta}}, {{Person|Adolpho Ducke}}{{Zukunft|2029}}", "9 3/4 von maltesisch Malta, Adolpho Ducke"),
+        ("it", "{{Calcio Napoli|N}} e {{Calcio Inter|N}}", "Napoli e Inter"),
+        ("ru", "{{нп5|Мельник|мельнику|en|Miller}}, {{нп1|Мельник}} и {{число|12500}}", "мельнику, Мельник и 12 500"),
+    ],
+)  # fmt: skip
+def test_what_templates_say_in_their_wikis(language, wikitext, text):
+    assert one(wikitext, Markup({}, language=language)) == text
+
+
+def test_lists_in_columns_are_lists():
+    wikitext = (
+        "La ville est distante de :\n{{colonnes|nombre=4|1=\n* {{unité|13|km}} de Calenzana ;\n* {{unité|24|km}} de L'Île.\n}}"
+    )
+    assert Markup({}, language="fr").extract(wikitext).paragraphs == [
+        "La ville est distante de: 13 km de Calenzana; 24 km de L'Île."
+    ]
+
+
+def test_a_quotation_brings_its_translation():
+    wikitext = "{{Zitat-en|Text=The mill stands still.|Sprache=en|Übersetzung=Die Mühle steht still.}}"
+    assert Markup({}, language="de").extract(wikitext).paragraphs == ["The mill stands still.", "Die Mühle steht still."]
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("dans l'''Encyclopédie'' et ''Avenir''", "dans l'Encyclopédie et Avenir"),
+        ("''Eagle'''s mate", "Eagle's mate"),
+        ("'''Eagle'''s mate, '''Hawk''' and ''owl''", "Eagles mate, Hawk and owl"),
+        ("'''''both''''' and ''''quoted''''", "both and 'quoted'"),
+        ("''one'' '''two", "one two"),
+    ],
+)
+def test_apostrophes_stay_and_marks_of_italics_go(wikitext, text):
+    assert without_quotes(wikitext) == text
