@@ -35,7 +35,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 
@@ -108,6 +108,11 @@ def python() -> str:
     return nursery().python
 
 
+def real(pid: int) -> int:
+    """The process that does the work: what this one stands for, or itself."""
+    return nursery().fork(pid) or pid
+
+
 def family(pid: int) -> list[psutil.Process]:
     """A process and its descendants, where some of them only stand for forks."""
     found = []
@@ -118,6 +123,17 @@ def family(pid: int) -> list[psutil.Process]:
             if (fork := nursery().fork(one.pid)) is not None:
                 found += family(fork)
     return found
+
+
+def kill(process: subprocess.Popen[Any]) -> None:
+    """SIGKILL to a process and all that descends from it; when this returns, none of them lives."""
+    victims = family(process.pid)
+    for victim in victims:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.kill()
+    process.wait()
+    _, left = psutil.wait_procs(victims, timeout=120)
+    assert not left
 
 
 class Nursery:

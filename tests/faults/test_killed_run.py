@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from model.checkpoint import load
@@ -28,15 +26,6 @@ def start(place: Path, last: str) -> subprocess.Popen[bytes]:
 
 def environment(place: Path) -> dict[str, str]:
     return {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db"}
-
-
-def kill_tree(process: subprocess.Popen[bytes]) -> None:
-    family = warm.family(process.pid)
-    for victim in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            victim.kill()
-    process.wait()
-    psutil.wait_procs(family, timeout=60)
 
 
 def building(place: Path, stage: str) -> bool:
@@ -66,7 +55,7 @@ def test_killed_in_a_stage(tmp_path: Path, stages: list[str]) -> None:
             time.sleep(0.4 * (number % 4))  # somewhere inside
             if building(killed, stage):
                 hit.append(stage)
-            kill_tree(process)
+            warm.kill(process)
     sought = {"corpus", "vocab", "dataset", "pretrain", "finetune"} & set(stages)
     assert set(hit) >= sought, "the stages ended before they could be killed"
     done = cloze(*run, "--json", cwd=killed, timeout=400)
