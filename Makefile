@@ -7,6 +7,8 @@ PIP := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
 # the folders, for the longest are in the first ones.
 PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
+# What tests write lies in memory, where there is enough: a disk's fsync takes milliseconds, and they ask for tens of thousands.
+IN_MEMORY := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
@@ -32,7 +34,7 @@ demo: $(VENV)/.installed
 	@$(BIN)/cloze run demo
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest tests -m "not soak" $(PARALLEL)
+	@$(IN_MEMORY) $(BIN)/python -m pytest tests -m "not soak" $(PARALLEL)
 
 # What takes many minutes: every family on every engine, and 300 kills, whose table is runs/soak.md.
 soak: $(VENV)/.installed-dev
@@ -44,7 +46,7 @@ gpu:
 
 # All that takes seconds.
 test-fast: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest tests -m "not slow and not soak" $(PARALLEL)
+	@$(IN_MEMORY) $(BIN)/python -m pytest tests -m "not slow and not soak" $(PARALLEL)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

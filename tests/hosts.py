@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import warm
 from tests.conftest import REPOSITORY
 
-ENTRY = "from flows.cli import entry; entry()"
 NETWORK = "10.231.8"
 SSHD = shutil.which("sshd") or shutil.which("/usr/sbin/sshd")
 
@@ -159,8 +159,10 @@ class Hosts:
 
     def start(self, *arguments: Any, at: str = "head", **environment: str) -> subprocess.Popen[str]:
         """Type `cloze ARGUMENTS --json` on a host."""
+        # torchrun is frozen with all that descends from it, and forks do not
+        python = sys.executable if "torchrun" in arguments else warm.python()
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.namespace(at), sys.executable, "-c", ENTRY, *map(str, arguments), "--json"],
+            ["ip", "netns", "exec", self.namespace(at), python, "-c", warm.ENTRY, *map(str, arguments), "--json"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
         )  # fmt: skip
 

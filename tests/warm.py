@@ -8,7 +8,7 @@ forks; signals go on to the fork, its end is theirs, and who kills the one kills
 of the program: what the program forgets to import is missing there, too. What is not the program's own is run by the interpreter itself.
 
 A fork differs from a fresh process in this: its parent is the nursery; it is stopped (SIGSTOP) by nobody who stops what stands for it;
-it has the nursery's hash seed, network, mounts, and whatever libraries read from the environment when they are loaded (OMP_NUM_THREADS).
+it has the nursery's hash seed, and whatever libraries read from the environment when they are loaded (OMP_NUM_THREADS).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 
@@ -48,15 +48,18 @@ PATH = sys.path[1:]  # of the nursery
 PREPARE = "CLOZE_TEST_PREPARE"  # `module:function`, called in a fork before its program; it may change the program
 # What takes long to import and reads little of the environment when it is.
 LIBRARIES = (
-    "torch", "torch._dynamo", "torch.distributed", "apache_beam", "apache_beam.runners.worker.sdk_worker_main", "deepspeed", "deepspeed.runtime.engine",
-    "mlflow", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "pyarrow", "pandas", "matplotlib.figure", "scipy.stats", "sklearn.metrics",
-    "tokenizers", "safetensors.torch", "pydantic", "click", "rich.console", "jinja2", "lxml.etree", "ftfy", "sentencex", "yaml", "orjson",
+    "torch", "torch._dynamo", "torch.distributed", "apache_beam", "apache_beam.runners.worker.sdk_worker_main", "deepspeed",
+    "deepspeed.runtime.engine", "deepspeed.runtime.zero.muon.muon_optimizer", "mlflow", "mlflow.tracking",
+    "mlflow.store.tracking.sqlalchemy_store", "pyarrow", "pandas", "matplotlib.figure", "scipy.stats", "sklearn.metrics",
+    "tokenizers", "safetensors.torch", "pydantic", "click", "rich.console", "jinja2", "lxml.etree", "ftfy", "sentencex",
+    "yaml", "orjson",
 )  # fmt: skip
 FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 CLIENT = r"""#!{python} -IS
 import os, sys
 words = sys.argv[1:]
 warm = words[:1] == ["-m"] and words[1].split(".")[0] in (*{ours!r}, "pytest")
+warm = warm and words[1] != "model.torchrun"  # which is frozen with all that descends from it
 if words[:1] == ["-c"]:
     import re
     warm = re.search(r"\b(?:{alternatives})\b", words[1])
@@ -105,6 +108,11 @@ def python() -> str:
     return nursery().python
 
 
+def real(pid: int) -> int:
+    """The process that does the work: what this one stands for, or itself."""
+    return nursery().fork(pid) or pid
+
+
 def family(pid: int) -> list[psutil.Process]:
     """A process and its descendants, where some of them only stand for forks."""
     found = []
@@ -115,6 +123,17 @@ def family(pid: int) -> list[psutil.Process]:
             if (fork := nursery().fork(one.pid)) is not None:
                 found += family(fork)
     return found
+
+
+def kill(process: subprocess.Popen[Any]) -> None:
+    """SIGKILL to a process and all that descends from it; when this returns, none of them lives."""
+    victims = family(process.pid)
+    for victim in victims:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.kill()
+    process.wait()
+    _, left = psutil.wait_procs(victims, timeout=120)
+    assert not left
 
 
 class Nursery:
@@ -207,10 +226,10 @@ class _Server:
             connection.close()
         else:
             nursery = os.getpid()
+            asking, *_ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             pid = os.fork()
             if not pid:
-                _become(nursery, words, place, environment, dict(zip(numbers, fds, strict=True)), self._python)
-            (asking,) = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[:1]
+                _become(nursery, asking, words, place, environment, dict(zip(numbers, fds, strict=True)), self._python)
             note = self._directory / str(asking)
             note.write_text(str(pid))
             ended = os.pidfd_open(pid)
@@ -245,7 +264,7 @@ class _Server:
 
 
 def _become(
-    nursery: int, words: Sequence[str], place: str, environment: dict[str, str], fds: dict[int, int], python: str
+    nursery: int, asking: int, words: Sequence[str], place: str, environment: dict[str, str], fds: dict[int, int], python: str
 ) -> NoReturn:
     """Be what was asked for, and end."""
     code: object = 1
@@ -254,6 +273,7 @@ def _become(
         if os.getppid() != nursery:
             os._exit(1)
         os.setsid()
+        _enter(asking)
         _take(fds)
         os.chdir(place)
         environment.pop(PARENT_PID, None)  # who stands for it looks after that
@@ -275,6 +295,14 @@ def _become(
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code if isinstance(code, int) else 1)
+
+
+def _enter(pid: int) -> None:
+    """Go where that process is: another network, another host's name and files."""
+    for kind in ("net", "uts", "mnt"):
+        if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
+            with open(f"/proc/{pid}/ns/{kind}") as there:
+                assert ctypes.CDLL(None, use_errno=True).setns(there.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
 
 
 def _take(fds: dict[int, int]) -> None:

@@ -50,8 +50,8 @@ def about_of(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
                 "multiple": True,
                 "required": True,
                 "metavar": "KIND=PATH",
-                "help": "wikipedia=DUMP, wikiextractor=DIR, books=DIR, jsonl=FILE, warc=FILE, text=DIR, parquet=FILE, arrow=FILE,"
-                " docstrings=PACKAGE,… ; a file, a directory or a pattern, local or s3://, gs://; may be repeated.",
+                "help": "wikipedia=DUMP, html=DUMP (Wikimedia Enterprise's, or pages), wikiextractor=DIR, books=DIR, jsonl=FILE, warc=FILE,"
+                " text=DIR, parquet=FILE, arrow=FILE, docstrings=PACKAGE,… ; a file, a directory or a pattern, local or s3://, gs://; may be repeated.",
             },
         ),
         "words": Spelled("--words", words_of, {"metavar": "NUMBER"}),

@@ -6,6 +6,7 @@ that of the table of hardware. No table knows what a CPU reaches: it is what a p
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ def utilisation(model: ModelConfig, precision: Precision, device: torch.device, 
     elif precision == "fp16":  # whose products take minutes on most of them
         peak, source = None, "no MFU is told: fp16 is for GPUs"
     else:
-        peak, source = _cpu_peak(precision), _told_cpu(precision)
+        peak, source = _cpu_peak(precision, torch.get_num_threads()), _told_cpu(precision)
     return Utilisation(model, None if peak is None else peak * ranks, source)
 
 
@@ -65,7 +66,8 @@ def _gpu_peak(device: torch.device, precision: Precision) -> tuple[float | None,
     return (found.fp32 if precision == "fp32" else found.bf16), found.source
 
 
-def _cpu_peak(precision: Precision) -> float:
+@functools.cache  # a process may train more than once
+def _cpu_peak(precision: Precision, threads: int) -> float:
     """Operations a second of this process's threads in a product of two matrices, by the time that cores gave them: what else the machine
     does takes none of it.
     """
@@ -74,7 +76,7 @@ def _cpu_peak(precision: Precision) -> float:
     for _ in range(TRIES):
         began = time.process_time()
         matrix @ matrix
-        fastest = min(fastest, (time.process_time() - began) / torch.get_num_threads())
+        fastest = min(fastest, (time.process_time() - began) / threads)
     return 2.0 * SIDE**3 / fastest
 
 

@@ -8,6 +8,7 @@ Names that begin with `_` are the builder's own (scratch, lock, log of what is b
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -99,6 +100,11 @@ def fingerprint(stage: str, version: int, config: Mapping[str, Any], parents: Ma
 
 def package_versions() -> dict[str, str]:
     """Versions of the packages that shape a result; recorded, but no part of any fingerprint."""
+    return dict(_package_versions())
+
+
+@functools.cache  # reading them takes longer than the rest of a small artifact
+def _package_versions() -> Mapping[str, str]:
     versions = {}
     for name in RECORDED_PACKAGES:
         try:

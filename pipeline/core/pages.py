@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import jinja2
 
 
+@functools.cache  # compiling a template takes longer than filling it
 def templates_in(directory: Path) -> jinja2.Environment:
     """HTML templates: everything is escaped, and a name that is not given is an error."""
     return jinja2.Environment(

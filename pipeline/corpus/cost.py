@@ -25,6 +25,7 @@ CLEAN = {
     ".py": 0.1,
 }
 WARC = 0.15
+HTML, HTML_PACKED = 0.04, 0.3  # of rendered articles, with what stands around the text
 LEFT = 0.9  # of a plain text
 DOCUMENT, REFERENCE = 3000, 400  # bytes of a document's text, and of what is kept of it to find duplicates
 
@@ -75,6 +76,8 @@ def clean_bytes(config: CorpusConfig) -> float:
         share = next((share for ending, share in CLEAN.items() if name.endswith(ending)), LEFT)
         if "warc" in name:
             share = WARC
+        elif one.slice.kind == "html":
+            share = HTML_PACKED if name.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst")) else HTML
         elif one.slice.kind == "docstrings":
             share = CLEAN[".py"]
         span = one.slice.span

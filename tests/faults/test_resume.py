@@ -21,13 +21,13 @@ ARGUMENTS = [
     "bert-tiny",
     *(f"--set=model.{size}" for size in SIZES),
     "--steps",
-    "120",
+    "60",
     "--global-batch",
     "8",
     "--precision",
     "fp32",
     "--checkpoint-every",
-    "20",
+    "10",
 ]
 
 
@@ -51,7 +51,7 @@ def test_stopped_then_resumed_is_as_never_stopped(tmp_path: Path) -> None:
     assert "is saved: run again to go on" in told
     resumed = cloze("resume", tmp_path / "stopped", "--json")
     assert resumed.returncode == 0, resumed.stderr
-    assert resumed.json["steps"] == 120
+    assert resumed.json["steps"] == 60
     states = [load(str(tmp_path / name)).state for name in ("straight", "stopped")]
     assert all(value.equal(states[1][name]) for name, value in states[0].items())
     assert cloze("resume", tmp_path / "stopped", "--json").json["cached"] is True

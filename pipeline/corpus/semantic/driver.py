@@ -37,7 +37,7 @@ from pipeline.engines.fan_out import fan_out
 
 REASON = "semantic_duplicate"
 FIGURES, DUPLICATES_FILE = "semantic.json", "semantic_duplicates.arrow"
-SAMPLE = 256  # documents for each cluster, by which the centres are found
+SAMPLE, SMALLEST_SAMPLE = 256, 1 << 16  # documents for each cluster, and at least, by which the centres and the mean are found
 UNIT_DOCUMENTS = 20_000
 EXAMPLES, EXCERPT = 8, 400
 _SAMPLE, _EXAMPLE = 0x534D504C, 0x53454D45
@@ -118,7 +118,7 @@ def _sample(files: Sequence[str], config: SemDedupConfig) -> tuple[I16, int]:
     keys = [read_arrow(file)["key"].to_numpy() for file in files]
     documents = sum(map(len, keys))
     ranks = [random_keys.derive(_SAMPLE, one) for one in keys]
-    wanted = min(documents, SAMPLE * (config.clusters or clusters_for(documents)))
+    wanted = min(documents, max(SMALLEST_SAMPLE, SAMPLE * (config.clusters or clusters_for(documents))))
     limit = np.partition(np.concatenate(ranks), wanted - 1)[wanted - 1] if wanted else np.uint64(0)
     chosen = [np.flatnonzero(one <= limit) for one in ranks]
     taken = np.concatenate([unit_vectors.read(file)[1][rows] for file, rows in zip(files, chosen, strict=True)])

@@ -9,6 +9,8 @@ import pytest
 from flows import cli
 from pipeline.core import artifact
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 
 @pytest.fixture
 def source(tmp_path):

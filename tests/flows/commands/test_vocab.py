@@ -10,6 +10,8 @@ from pipeline.core.execute import Result
 from pipeline.tokenizer import load
 from tests.pipeline.vocab.vocabularies import CONFIG, make, write_sample_corpus
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:

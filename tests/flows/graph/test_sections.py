@@ -37,6 +37,14 @@ def test_inputs_are_the_nearest_before() -> None:
     assert found["finetune"].after == ("pretrain", "corpus", "vocab")
 
 
+def test_a_corpus_without_semantic_duplicates_serves_what_comes_after_it() -> None:
+    found = nodes(pretrain={}, vectors={}, semdedup={}, dataset_at_clean={}, pretrain_at_clean={})
+    assert inputs(found["vectors"]) == {"corpus": "corpus", "checkpoint": "pretrain"}
+    assert inputs(found["semdedup"]) == {"corpus": "corpus", "vectors": "vectors"}
+    assert inputs(found["dataset"])["corpus"] == "corpus"
+    assert inputs(found["dataset@clean"])["corpus"] == "semdedup"
+
+
 def test_a_label_takes_over_and_the_nearest_before_is_a_labelled_one_too() -> None:
     found = nodes(
         dataset_at_512={"length": 512}, pretrain={"dataset": "dataset", "steps": 5}, pretrain_at_512={"continue": "pretrain"}

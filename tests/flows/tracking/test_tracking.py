@@ -15,6 +15,8 @@ from flows.tracking import memory, replay
 from flows.tracking.refused import FILE
 from flows.tracking.spool import Spool, end_killed_runs
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 
 def runs(uri: str) -> list[Any]:
     from mlflow import MlflowClient

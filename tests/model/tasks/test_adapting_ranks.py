@@ -15,6 +15,8 @@ from pipeline.core.execution import Execution
 from tests.glue_files import write_glue
 from tests.model.tasks.stages import settings
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 CONFIG: dict[str, Any] = {
     "task": "together",
     "tasks": {"rte": {}, "mrpc": {}},

@@ -44,6 +44,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 DATASETS = {"albert": "sop", "gpt2": "running", "ltr": "running"}
 WHOLE = (logit_sizes.CHUNK["cpu"], logit_sizes.CHUNKS)
+Trained = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]
 ENGINES = (("torch", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3))
 
 
@@ -129,25 +130,23 @@ def _main(directory: Path) -> None:
         write_dataset(directory / "sop", vocab_size=67, pair_task="sop")
         write_dataset(directory / "running", vocab_size=67, pair_task=None)
     world.first_decides(lambda: 0)  # they are written
-    known: dict[tuple[str, str, int, str], tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]] = {}
+    known: dict[tuple[str, str, int, str], Trained] = {}
     steps, listed = json.loads((directory / "cases.json").read_text())
     for values in listed:
         case = Case(**values)
         key = (case.family, case.precision, case.accumulation, case.optimizer)
         dataset = str(directory / DATASETS.get(case.family, "nsp"))
-        if key not in known:
+        if world.first and key not in known:
             known = {key: _train(Case(case.family, "torch", 0, *key[1:]), dataset, alone, steps)}
-        first, reference, norms = known[key]
         _, weights, found = _train(case, dataset, world, steps)
         if world.first:
+            first, reference, norms = known[key]
             row = _compare(case, first, reference, weights, norms, found)
             with (directory / "rows.jsonl").open("a") as stream:
                 stream.write(json.dumps(asdict(row)) + "\n")
 
 
-def _train(
-    case: Case, dataset: str, world: Any, steps: int
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]:
+def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     """The weights before and after, and the gradients' norms. One process runs the micro-batches of all ranks."""
     from model.data.collate import blank
     from model.data.sampler import Sampler

@@ -273,6 +273,7 @@ def test_a_disk_that_fills_up_leaves_the_older_checkpoint(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 def test_compiling_changes_no_figure_that_matters(dataset: str, tmp_path: Path) -> None:
     # without dropout: the compiled model draws its masks in another order

@@ -12,6 +12,7 @@ import torch
 
 from model.train.distributed import World
 from model.train.pace import PACE, WHOLE, StepPace, TimePace, TokenPace
+from tests import warm
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, here, job, worker
 
@@ -98,16 +99,16 @@ def test_tokens_are_counted(dataset: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_budget_is_kept(dataset: str, tmp_path: Path) -> None:
-    settings = config(steps=None, budget="20s", schedule="wsd", global_batch=8, heldout_rows=16)
+    settings = config(steps=None, budget="8s", schedule="wsd", global_batch=8, heldout_rows=16)
     (process,), log = worker(job(settings, dataset, tmp_path / "run", threads=1))
     began = time.monotonic()
     assert process.wait(120) == 0, log.read_text()
     took = time.monotonic() - began
     found = lines(tmp_path / "run" / "metrics.jsonl")
     told = lines(tmp_path / "run" / PACE)
-    assert took < 40  # the aim is 20, of a machine that does nothing else
-    assert took > 14
-    assert len(told) == found[-1]["step"] > 20
+    assert took < 28  # the aim is 8, of a machine that does nothing else
+    assert took > 5
+    assert len(told) == found[-1]["step"] > 10
     assert found[-1]["learning_rate"] < 0.2 * max(line["learning_rate"] for line in found)
     assert 1 <= sum("heldout_loss" in line for line in found) <= 11
     assert "heldout_loss" in found[-1]
@@ -116,16 +117,15 @@ def test_a_budget_is_kept(dataset: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_budget_that_was_killed_repeats_its_steps(dataset: str, tmp_path: Path) -> None:
     """On two ranks: what the lost steps after the checkpoint had made is made again, to the last digit, and then it goes on."""
-    settings = config(steps=None, budget="25s", global_batch=4, heldout_rows=8, log_every=1)
-    work = job(settings, dataset, tmp_path / "run", checkpoint_every=25)
+    settings = config(steps=None, budget="12s", global_batch=4, heldout_rows=8, log_every=1)
+    work = job(settings, dataset, tmp_path / "run", checkpoint_every=10)
     told, metrics = tmp_path / "run" / PACE, tmp_path / "run" / "metrics.jsonl"
     processes, log = worker(work, 2)
-    while not (tmp_path / "run" / "checkpoints" / "step-00000025").exists() or len(lines(metrics)) < 40:
+    while not (tmp_path / "run" / "checkpoints" / "step-00000010").exists() or len(lines(metrics)) < 15:
         assert processes[0].poll() is None, log.read_text()
         time.sleep(0.05)
     for process in processes:
-        process.kill()
-        process.wait()
+        warm.kill(process)
     before, paced = lines(metrics), lines(told)
     processes, log = worker(work, 2)
     assert [process.wait(120) for process in processes] == [0, 0], log.read_text()

@@ -24,6 +24,8 @@ from pipeline.core.stage import Build
 from tests import warm
 from tests.tiny_models import write_checkpoint
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 
 class Shouting(Verb[str]):
     """Gives texts back in capitals; remembers how many it got at once."""

@@ -20,6 +20,8 @@ from pipeline.dataset.row_view import read_row
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, rows, tables, write_vocab
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 OLD = made_documents(40)
 NEW = [(f"new/{name}", list(reversed(text))) for name, text in made_documents(30)]
 HELD_OLD, HELD_NEW = [name for name, _ in OLD[:5]], [name for name, _ in NEW[:3]]

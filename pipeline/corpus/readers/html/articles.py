@@ -17,6 +17,8 @@ _SITE = re.compile(
 _LANGUAGE = "//html/@lang|//body/@lang|//meta[@http-equiv='content-language']/@content"
 _MEANINGS = "//*[@id='disambigbox' or @id='disambig' or contains(concat(' ', @class, ' '), ' dmbox ')]|//meta[@property='mw:PageProp/disambiguation']"
 
+_MAY_MEAN = re.compile("""dmbox|mw:PageProp/disambiguation|id=["']?disambig""")
+
 
 class NoArticle(Exception):
     """A record has not the fields of an article. Attributes: field: that is missing or not of its kind."""
@@ -121,7 +123,9 @@ def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
         root: of its HTML.
         more: names of templates that mark disambiguation pages, beside the known ones, in lower case.
     """
-    if root.xpath("boolean(//link[@rel='mw:PageProp/redirect'])") or mediawiki_names.is_redirect(article.wikitext):
+    text = article.html  # a search in its tree takes as long as parsing it
+    redirect = "mw:PageProp/redirect" in text and root.xpath("boolean(//link[@rel='mw:PageProp/redirect'])")
+    if redirect or mediawiki_names.is_redirect(article.wikitext):
         return "redirect"
     if article.namespace:
         return "namespace"
@@ -129,7 +133,7 @@ def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
     if (
         mediawiki_names.names_meanings(article.title)
         or mediawiki_names.lists_meanings(article.wikitext or written, more)
-        or root.xpath(f"boolean({_MEANINGS})")
+        or (_MAY_MEAN.search(text) and root.xpath(f"boolean({_MEANINGS})"))
     ):
         return "disambiguation"
     return None

@@ -55,6 +55,11 @@ def parse(text: str) -> Any:
 
 def content(root: Any) -> Any:
     """The element that holds the text: of MediaWiki's pages the article, of others `<main>` or `<article>`, else all."""
+    body = root.find("body")
+    if (
+        body is not None and "mw-parser-output" in body.get("class", "").split()
+    ):  # Parsoid's; a search would take as long as the parser
+        return body
     for expression in (
         "//*[@id='mw-content-text']//*[contains(concat(' ', @class, ' '), ' mw-parser-output ')]",
         "//*[contains(concat(' ', @class, ' '), ' mw-parser-output ')]",

@@ -185,6 +185,20 @@ def test_workers_and_units_do_not_matter(tmp_path: Path, monkeypatch: pytest.Mon
     assert first.manifest.content_sha256 == one.manifest.content_sha256
 
 
+def test_without_their_mean_vectors_are_as_those_that_had_none(tmp_path: Path) -> None:
+    """Vectors that share a large part are all alike."""
+    corpus = _corpus(tmp_path / "corpus")
+    vectors = _vectors(tmp_path / "vectors", corpus)
+    for path in Path(vectors).glob("vectors-*.arrow"):
+        keys, own = unit_vectors.read(str(path))
+        batch = unit_vectors.batch(keys.copy(), units(own + 40000 * np.eye(1, WIDTH)))
+        write_arrow(str(path), batch.schema, [batch])
+    plain = _made(tmp_path / "plain", corpus, vectors, cosine=0.9, centred=False)
+    assert plain.manifest.summary["documents"] == 1
+    centred_out = _made(tmp_path / "centred", corpus, vectors, cosine=0.9)
+    assert 20 <= centred_out.manifest.summary["documents"] <= 30
+
+
 def test_vectors_of_another_corpus(tmp_path: Path) -> None:
     corpus, other = _corpus(tmp_path / "corpus"), _corpus(tmp_path / "other", count=50)
     vectors = _vectors(tmp_path / "vectors", other)
