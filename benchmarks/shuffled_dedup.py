@@ -235,7 +235,7 @@ def main() -> None:
     own, all_of_it = ((two[n] - one[n]) / more for n in (1, 2))
     print(
         f"together: {own * 1e6:.1f} µs in this process, {all_of_it * 1e6:.1f} µs of all processes on {options.runner}; {sent:.0f} bytes;"
-        f" a worker held {si(two[3])}B at most, a bucket got {si(two[0].fullest)}B"
+        f" a bucket got {si(two[0].fullest)}B at most{f', a worker held {si(two[3])}B' if two[3] else ''}"
     )
     hours = options.target * all_of_it / 3600
     network = options.target * sent / options.workers / LINK

@@ -49,9 +49,9 @@ class Screen:
     sampled: int
 
     def ask(self, block: int) -> Iterator[tuple[int, bytes]]:
-        references = Block(self.directory, block)
+        columns = Block(self.directory, block).columns(*self.columns)
         for number, name in enumerate(self.columns):
-            values = np.unique(references.columns(name)[name])
+            values = np.unique(columns[name])
             yield from letters(number * self.slices + slice_of(values, self.slices), values, block)
 
     def match(self, bucket: int, messages: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -65,15 +65,13 @@ class Screen:
         yield from letters(senders[chosen], values[chosen], bucket // self.slices)
 
     def settle(self, block: int, answers: Iterable[bytes]) -> dict[str, Any]:
-        references = Block(self.directory, block)
+        table = Block(self.directory, block).table()
         heads, values = opened(answers, _VALUE)
-        found: Array | None = None
+        found = np.zeros(table.num_rows, dtype=bool)
         for number, name in enumerate(self.columns):
-            own = references.columns(name)[name]
-            shares = _repeated(own) | np.isin(own, np.unique(values[heads == number]))
-            found = shares if found is None else found | shares
-        assert found is not None
-        table = references.table().filter(pa.array(found)).combine_chunks()
+            own = table[name].to_numpy()
+            found |= _repeated(own) | np.isin(own, np.unique(values[heads == number]))
+        table = table.filter(pa.array(found)).combine_chunks()
         write_arrow(block_file(self.directory, FOUND, block), table.schema, table.to_batches())
         return {"documents": int(found.size), "found": table.num_rows, "sample": self._sample(table)}
 
