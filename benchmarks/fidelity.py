@@ -30,7 +30,7 @@ from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.extract import read_documents
 from pipeline.corpus.readers.base import Slice, Tally
 from pipeline.corpus.readers.html import archive, page
-from pipeline.corpus.readers.html.articles import of_record
+from pipeline.corpus.readers.html.articles import NoArticle, of_record
 from pipeline.corpus.readers.html.marks import role
 from pipeline.corpus.readers.wikipedia.sections import Sections
 from pipeline.corpus.sources import plan_reading
@@ -43,6 +43,7 @@ _UNSPACED = (
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+")
 _GROUPED = re.compile(r"(?<=\d)[.,'’ \u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_DUMPS = (".json", ".ndjson", ".ndjson.gz", ".tar.gz", ".tgz")
 _NEAR = 6  # sentences shown of a page
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
@@ -137,18 +138,28 @@ def pairs_in(path: Path) -> Iterator[Pair]:
         if rendered.exists():
             yield Pair(name.parent.name, name.stem, name.read_text(encoding="utf-8"), rendered.read_text(encoding="utf-8"))
     for name in sorted(path.rglob("*")):
-        if name.name.lower().endswith((".json", ".ndjson", ".ndjson.gz", ".tar.gz", ".tgz")):
+        if name.name.lower().endswith(_DUMPS):
             yield from _of_dump(name)
 
 
-def _of_dump(path: Path) -> Iterator[Pair]:
+def pages_in(path: Path) -> Iterator[str]:
+    """The pages in HTML below a path: files of their own, and those of dumps."""
+    for name in [path] if path.is_file() else sorted(path.rglob("*")):
+        if name.suffix == ".html":
+            yield name.read_text(encoding="utf-8", errors="replace")
+        elif name.name.lower().endswith(_DUMPS):
+            yield from (pair.html for pair in _of_dump(name, wikitext=False))
+
+
+def _of_dump(path: Path, wikitext: bool = True) -> Iterator[Pair]:
+    """The articles of a dump, with `wikitext` those alone that have both forms."""
     source = archive.Packed(Slice(kind="html", name=path.name, path=str(path), size=path.stat().st_size))
     try:
         files: Iterable[Any] = (content for _, _, content in archive.members(source)) if ".tar" in path.name else (source,)
         for file in files:
             data = b"".join(iter(lambda file=file: file.read(1 << 20), b""))
             for line in (data,) if path.suffix == ".json" else data.splitlines():
-                if pair := _of_record(line):
+                if (pair := _of_record(line)) and (pair.wikitext or not wikitext):
                     yield pair
     finally:
         source.close()
@@ -157,9 +168,7 @@ def _of_dump(path: Path) -> Iterator[Pair]:
 def _of_record(line: bytes) -> Pair | None:
     try:
         article = of_record(json.loads(line))
-    except ValueError:
-        return None
-    if not article.wikitext:
+    except (ValueError, NoArticle):
         return None
     return Pair(article.language, article.title, article.wikitext, article.html, article.wiki)
 

@@ -19,6 +19,8 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,8 @@ from pipeline.core.stage import Build
 from pipeline.corpus.dedup.options import DEFAULT
 from pipeline.corpus.dedup.plan import Plan, Wanted, plan
 from pipeline.corpus.dedup.shuffled import search
-from pipeline.corpus.dedup.shuffled.blocks import Sizes
+from pipeline.corpus.dedup.shuffled.blocks import SIZES, Sizes, cut_blocks, write_blocks
+from pipeline.corpus.dedup.shuffled.screen import Screen, looked_at
 from pipeline.corpus.parts import references_schema
 from pipeline.engines.exchange import Exchange
 
@@ -142,6 +145,20 @@ class Peak:
                     continue
 
 
+def held_by_a_worker(room: Path, paths: list[str], documents: list[int]) -> int:
+    """The most that a process holds which does a whole block's screening and a full bucket, in bytes; it runs in one of its own."""
+    blocks = cut_blocks(paths, documents, sum(documents))
+    write_blocks(str(room / "blocks"), blocks)
+    screen = Screen(directory=str(room), columns=looked_at(DEFAULT, True), slices=950, sampled=SIZES.sampled)
+    for _ in screen.ask(0):
+        pass
+    values = random_keys.derive(8, np.arange(SIZES.bucket) % (SIZES.bucket * 4 // 5))
+    messages = [number.to_bytes(4, "little") + own.tobytes() for number, own in enumerate(np.array_split(values, 3800))]
+    answers = dict(screen.match(0, messages))
+    screen.settle(0, answers.values())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def cpu() -> float:
     """Seconds of this process and of those that have ended."""
     found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -222,6 +239,10 @@ def main() -> None:
     )
     hours = options.target * all_of_it / 3600
     network = options.target * sent / options.workers / LINK
+    with tempfile.TemporaryDirectory() as room, ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        paths, documents = write_references(Path(room), SIZES.block, options.duplicates)
+        most = pool.submit(held_by_a_worker, Path(room), paths, documents).result()
+    print(f"a worker at a block of {SIZES.block:,} documents and a bucket of {SIZES.bucket:,} values holds {si(most)}B at most")
     print(
         f"{options.target:,.0f} documents: {hours:,.1f} core-hours, {si(options.target * sent)}B shuffled;"
         f" on {options.workers} workers of a core each {duration(hours * 3600 / options.workers)} of CPU,"

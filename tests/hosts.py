@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -158,8 +159,10 @@ class Hosts:
 
     def start(self, *arguments: Any, at: str = "head", **environment: str) -> subprocess.Popen[str]:
         """Type `cloze ARGUMENTS --json` on a host."""
+        # torchrun is frozen with all that descends from it, and forks do not
+        python = sys.executable if "torchrun" in arguments else warm.python()
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.namespace(at), warm.python(), "-c", warm.ENTRY, *map(str, arguments), "--json"],
+            ["ip", "netns", "exec", self.namespace(at), python, "-c", warm.ENTRY, *map(str, arguments), "--json"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
         )  # fmt: skip
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections import defaultdict
 
-from benchmarks import fidelity
+from benchmarks import fidelity, fidelity_templates
 from benchmarks.text_measures import common_words, faults
 
 PAGE = (
@@ -83,3 +84,29 @@ def test_pairs_are_found_in_dumps(tmp_path):
         archive.addfile(entry, io.BytesIO(data))
     (tmp_path / "c.tar.gz").write_bytes(packed.getvalue())
     assert [pair.name for pair in fidelity.pairs_in(tmp_path)] == ["en/Mill", "en/Wheel", "en/Dam"]
+
+
+def test_templates_are_held_against_what_is_shown():
+    def shown(name, argument, text):
+        data = json.dumps({"parts": [{"template": {"target": {"wt": name}, "params": {"1": {"wt": argument}}, "i": 0}}]})
+        return f"<span about='#{name}' typeof='mw:Transclusion' data-mw='{data}'>{text}</span>"
+
+    known, other, unknown = (
+        shown("nowrap", "3 km", "3 km"),
+        shown("fraction", "4", "a fourth"),
+        shown("price", "300", "300 guineas"),
+    )
+    html = f"<html lang='en'><body><p>It is {known} long, {other} of it {unknown} dear.</p><table><tr><td><p>{unknown}</p></td></tr></table></body></html>"
+    found = defaultdict(fidelity_templates.Uses)
+    fidelity_templates.compare(html, found)
+    assert {name: (one.count, one.differ) for (_, name), one in found.items()} == {
+        "nowrap": (1, 0),
+        "fraction": (1, 1),
+        "price": (1, 1),
+    }
+    assert fidelity_templates.table_of(found).split("\n") == [
+        "en  fraction  1 of 1",
+        "      {{fraction|4}}  →  1/4  |  a fourth",
+        "en  price  1 of 1",
+        "      {{price|300}}  →  …  |  300 guineas",
+    ]

@@ -35,7 +35,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 
@@ -59,6 +59,7 @@ CLIENT = r"""#!{python} -IS
 import os, sys
 words = sys.argv[1:]
 warm = words[:1] == ["-m"] and words[1].split(".")[0] in (*{ours!r}, "pytest")
+warm = warm and words[1] != "model.torchrun"  # which is frozen with all that descends from it
 if words[:1] == ["-c"]:
     import re
     warm = re.search(r"\b(?:{alternatives})\b", words[1])
@@ -107,6 +108,11 @@ def python() -> str:
     return nursery().python
 
 
+def real(pid: int) -> int:
+    """The process that does the work: what this one stands for, or itself."""
+    return nursery().fork(pid) or pid
+
+
 def family(pid: int) -> list[psutil.Process]:
     """A process and its descendants, where some of them only stand for forks."""
     found = []
@@ -117,6 +123,17 @@ def family(pid: int) -> list[psutil.Process]:
             if (fork := nursery().fork(one.pid)) is not None:
                 found += family(fork)
     return found
+
+
+def kill(process: subprocess.Popen[Any]) -> None:
+    """SIGKILL to a process and all that descends from it; when this returns, none of them lives."""
+    victims = family(process.pid)
+    for victim in victims:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.kill()
+    process.wait()
+    _, left = psutil.wait_procs(victims, timeout=120)
+    assert not left
 
 
 class Nursery:

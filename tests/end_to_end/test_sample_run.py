@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.core import artifact
-from tests.flows.test_cli import Done, cloze
+from tests.flows.test_cli import Done, cloze, installed
 
 pytestmark = pytest.mark.slow
 STAGES = ["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
 
 
-def run(place: Path, *arguments: str, verb: str = "run") -> Done:
+def run(place: Path, *arguments: str, verb: str = "run", command: Callable[..., Done] = cloze) -> Done:
     flags = ["--no-prefect"] if verb == "run" else []
-    return cloze(verb, "sample", *flags, *arguments, "--json", cwd=place, MLFLOW_TRACKING_URI=f"sqlite:///{place}/mlflow.db")
+    return command(verb, "sample", *flags, *arguments, "--json", cwd=place, MLFLOW_TRACKING_URI=f"sqlite:///{place}/mlflow.db")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(place: Path) -> Done:
-    done = run(place)
+    """By the installed command, in fresh processes."""
+    done = run(place, command=installed)
     assert done.returncode == 0, done.stderr
     return done
 

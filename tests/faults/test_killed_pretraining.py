@@ -18,7 +18,6 @@ from flows.graph import plan
 from flows.tracking.spool import Spool
 from pipeline.core import artifact
 from tests import warm
-from tests.faults.test_killed_run import kill_tree
 from tests.flows.test_cli import Done, cloze
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import TINY, digests
@@ -122,7 +121,7 @@ def test_the_same_command_goes_on(
     process = start(place, database)
     wait_past_a_checkpoint(place, process)
     if victim == "tree":
-        kill_tree(process)  # type: ignore[arg-type]
+        warm.kill(process)
     else:
         ranks = [child for child in warm.family(process.pid) if "model.worker" in child.cmdline()]
         ranks[1].kill()

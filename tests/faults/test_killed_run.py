@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from model.checkpoint import load
 from pipeline.core import artifact
 from tests import warm
-from tests.flows.test_cli import cloze, installed
+from tests.flows.test_cli import cloze
 
 FEW = ["dataset", "pretrain"]  # of the stages, those that `make test` kills
 STAGES = ["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
@@ -30,15 +28,6 @@ def environment(place: Path) -> dict[str, str]:
     return {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db"}
 
 
-def kill_tree(process: subprocess.Popen[bytes]) -> None:
-    family = warm.family(process.pid)
-    for victim in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            victim.kill()
-    process.wait()
-    psutil.wait_procs(family, timeout=60)
-
-
 def building(place: Path, stage: str) -> bool:
     return any((place / "runs" / "sample").glob(f"{stage}-*/_building.json"))
 
@@ -52,12 +41,11 @@ def content(place: Path) -> dict[str, str]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("stages", [FEW, pytest.param(STAGES, marks=pytest.mark.soak)], ids=["some", "every"])
 def test_killed_in_a_stage(tmp_path: Path, stages: list[str]) -> None:
-    """The run that is not killed is one of fresh processes: each has a hash seed of its own."""
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     run = ("run", "sample", "--no-prefect", *SMALL, "--until", stages[-1])
     straight.mkdir()
     killed.mkdir()
-    assert installed(*run, cwd=straight, timeout=400).returncode == 0
+    assert cloze(*run, cwd=straight, timeout=400).returncode == 0
     hit = []
     for number, stage in enumerate(stages):
         process = start(killed, stages[-1])
@@ -67,7 +55,7 @@ def test_killed_in_a_stage(tmp_path: Path, stages: list[str]) -> None:
             time.sleep(0.4 * (number % 4))  # somewhere inside
             if building(killed, stage):
                 hit.append(stage)
-            kill_tree(process)
+            warm.kill(process)
     sought = {"corpus", "vocab", "dataset", "pretrain", "finetune"} & set(stages)
     assert set(hit) >= sought, "the stages ended before they could be killed"
     done = cloze(*run, "--json", cwd=killed, timeout=400)

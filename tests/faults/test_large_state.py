@@ -15,6 +15,7 @@ import pytest
 from model import checkpoint
 from model.families.presets import model_config
 from pipeline.core import checkpoints
+from tests import warm
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import config, digests, job, worker
 
@@ -48,7 +49,7 @@ def test_four_gigabytes_survive_a_kill_in_the_save_and_a_signal(tmp_path: Path) 
     while not second.exists() or sum(path.stat().st_size for path in second.rglob("*") if path.is_file()) < 1e9:
         assert process.poll() is None, log.read_text()[-3000:]
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
+    warm.kill(process)
     _ended(process, log, -signal.SIGKILL)
     assert not (second / "checkpoint.json").exists(), "the kill came too late"
     assert [checkpoints.step_of(left) for left in checkpoints.complete_steps(str(out))] == [1]

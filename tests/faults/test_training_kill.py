@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from model import checkpoint
 from model.train import saving
 from pipeline.core import checkpoints, storage
 from pipeline.core.errors import DataError
+from tests import warm
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here, job, worker
 
@@ -89,8 +89,7 @@ def test_kill_9_of_the_real_worker(dataset: str, tmp_path: Path) -> None:
     while len(list((tmp_path / "killed").glob("checkpoints/step-*/checkpoint.json"))) < 2 and time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=30) == -signal.SIGKILL
+    warm.kill(process)
     resumed = here(settings, dataset, tmp_path / "killed", checkpoint_every=50)
     assert "going on from checkpoints/step-" in resumed.said("note")
     assert resumed.reports[-1][0] == 120

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
@@ -53,11 +52,7 @@ def test_killed_past_a_checkpoint_the_same_command_goes_on_to_the_same_bytes(
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.002)
-    family = warm.family(process.pid)
-    for victim in family:
-        victim.kill()
-    process.wait()
-    psutil.wait_procs(family, timeout=60)
+    warm.kill(process)
     assert not artifact.is_artifact(str(killed))
     saved = checkpoint.load(str(killed))
     assert EVERY <= saved.step < len(lines(killed)) < STEPS  # some lines are written anew

@@ -12,6 +12,7 @@ import torch
 
 from model.train.distributed import World
 from model.train.pace import PACE, WHOLE, StepPace, TimePace, TokenPace
+from tests import warm
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, here, job, worker
 
@@ -124,8 +125,7 @@ def test_a_budget_that_was_killed_repeats_its_steps(dataset: str, tmp_path: Path
         assert processes[0].poll() is None, log.read_text()
         time.sleep(0.05)
     for process in processes:
-        process.kill()
-        process.wait()
+        warm.kill(process)
     before, paced = lines(metrics), lines(told)
     processes, log = worker(work, 2)
     assert [process.wait(120) for process in processes] == [0, 0], log.read_text()

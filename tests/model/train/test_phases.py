@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from pipeline.core import artifact
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execute import Result, execute
 from pipeline.core.execution import Execution
+from tests import warm
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here, job, worker
 
@@ -99,8 +99,7 @@ def test_killed_in_its_middle_a_phase_on_longer_rows_goes_on(data: Path, trunk: 
     while len(list((tmp_path / "killed").glob("checkpoints/step-*"))) < 2 and time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=30) == -signal.SIGKILL
+    warm.kill(process)
     resumed = here(settings, str(data / "long"), tmp_path / "killed", more=begin)
     assert "going on from checkpoints/step-000000" in resumed.said("note")
     assert last(tmp_path / "killed") == last(tmp_path / "straight")

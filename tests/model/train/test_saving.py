@@ -15,6 +15,7 @@ from model import checkpoint
 from model.tensors import Tensors, write_tensors
 from model.train import saving
 from pipeline.core import checkpoints
+from tests import warm
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here, job, run_all, worker
 
@@ -63,11 +64,11 @@ def test_a_rank_that_cannot_write_its_part_ends_all_with_its_sentence(dataset: s
     try:
         wait_for(lambda: checkpoints.complete_steps(str(run)) or any(one.poll() for one in processes), "the first checkpoint")
         size = max(path.stat().st_size for path in run.glob("checkpoints/*/training/*-of-00002.safetensors"))
-        resource.prlimit(processes[1].pid, resource.RLIMIT_FSIZE, (size - 1, size - 1))
+        resource.prlimit(warm.real(processes[1].pid), resource.RLIMIT_FSIZE, (size - 1, size - 1))
         assert [process.wait(timeout=PATIENCE) for process in processes] == [1, 1], log.read_text()[-3000:]
     finally:
         for process in processes:
-            process.kill()
+            warm.kill(process)
     assert "could not be written by rank 1 (File too large); older ones are intact" in log.read_text()
     left = checkpoints.step_directories(str(run))
     assert left == checkpoints.complete_steps(str(run)) != []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -156,8 +155,7 @@ def test_killed_and_run_again(made, vocab, corpus, tmp_path, when):
     deadline = time.monotonic() + 60
     while not list((out / "_scratch" / when).glob("*.json")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    warm.kill(process)
     if not artifact.is_artifact(str(out)):  # on a fast machine it may have ended before the kill
         with pytest.raises(DataError, match="no finished artifact"):
             artifact.verify(str(out))

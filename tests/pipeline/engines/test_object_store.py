@@ -90,7 +90,7 @@ def test_a_stage_killed_while_it_writes_goes_on(store: Store, library: Path, sam
     command = [warm.python(), "-c", script, "corpus", "--source", f"books={dump}", "--out", out]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as stage_process:
         assert within(60, lambda: any(name.startswith("_scratch/read/") for name in storage.list_files(out)))
-        stage_process.kill()
+        warm.kill(stage_process)
     assert not artifact.is_artifact(out)
     again = cloze("corpus", "--source", f"books={dump}", "--out", out, "--json", cwd=samples)
     assert again.returncode == 0, again.stderr

@@ -23,21 +23,23 @@ _NAMES = frozenset(
     nec citec citneeded fv disputed ambiguous jargon contradict contradict-inline disambiguation_needed dn page_needed need_quotation_to_verify
     self-reference selfref navbar v_d_e tnavbar portal portal-inline commons-inline commonscat-inline wikisource-inline wiktionary_pipe listen
     , ouvrage chapitre article lien_web article_détaillé article_connexe catégorie_principale voir_homonymes portail références sommaire palette
-    internetquelle literatur webarchiv книга статья портал portal_temático artigo_principal ap link ean bnf semi-protection
+    internetquelle literatur webarchiv книга статья портал portal_temático artigo_principal ap link ean bnf semi-protection hrf
     audio_icon audio-icon speaker_icon spoken_wikipedia multi-listen_item chemspider pubchem caseref csn cit noprint screen-reader_only rs toc
     """.split()
 )
 _BEGINNINGS = re.compile(
     r"(?:cite|citation|vcite|sfn|harv(?!txt|nb|coltxt)|efn|refn|notelist|reflist|refbegin|refend|ref |infobox|taxobox|navbox|pp-|use |"
     r"main(?:$| )|see also|authority|#tag:ref|flagicon|flagdeco|subst:|defaultsort|displaytitle|webarchive|"
-    r"citar? |cytuj|cituj|refimprove|inflation[-/]fn|audio[- ]icon)"
+    r"citar? |cytuj|cituj|ref-[a-z]{2,3}$|portal |refimprove|inflation[-/]fn|audio[- ]icon)"
 )
 _ENDINGS = re.compile(
     r".* (?:needed|inline|icon|source\??|span|required|begin|end|stub|box)|.*(?:-inline|-stub|\?)|.*(?:verification|verify|citation|footnote|disputed).*"
 )
 _DATED = re.compile(r"\s*date\s*=")
 
-PHONETIC = re.compile(r"ipac?-.*|respell|pronunciation respelling key|ipa-all|ipa-.*|pron-en|pronunciation|usdict|ipaudio|3to2")
+PHONETIC = re.compile(
+    r"ipac?-.*|afi2?|api|msapi|respell|pronunciation respelling key|ipa-all|ipa-.*|pron-en|pronunciation|usdict|ipaudio|3to2"
+)
 """Names of templates that show how a word is spoken."""
 
 

@@ -106,6 +106,8 @@ def test_thousands_are_separated_as_the_language_does(language, text):
         ("pt", "{{fmtn|92090|km²}} no {{séc|XII}}, {{AC|5500|x}}, {{formatnum:4000}}", "92 090 km² no século XII, 5 500 a.C., 4 000"),
         ("es", "el {{siglo|XIX||s}}, el siglo {{siglo|VII|a}}, {{formatnum:4000}}, {{unidad|5|km|2}}", "el siglo XIX, el siglo VII a. C., 4000, 5 km"),
         ("de", "{{Bruch|9|3|4}} von {{mtS|Malta}}, {{Person|Adolpho Ducke}}{{Zukunft|2029}}", "9 3/4 von maltesisch Malta, Adolpho Ducke"),
+        ("es", "Grecia ({{AFI2|eˈlaða|x.ogg}}; n. 1830) es", "Grecia (n. 1830) es"),
+        ("bg", "Той е тук.{{hrf|Гречко|1982|}} И там{{ref-en}}.", "Той е тук. И там."),
         ("it", "{{Calcio Napoli|N}} e {{Calcio Inter|N}}", "Napoli e Inter"),
         ("ru", "{{нп5|Мельник|мельнику|en|Miller}}, {{нп1|Мельник}} и {{число|12500}}", "мельнику, Мельник и 12 500"),
     ],
