@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 
 from pipeline.corpus.document import Document
-from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.readers.base import FileReader, Slice, Tally
+from pipeline.corpus.readers.books.beside import BesideOptions, without
 from pipeline.corpus.readers.lines import decode
 from pipeline.corpus.readers.plain_text import read_whole
 
@@ -30,6 +30,7 @@ class BooksReader(FileReader):
     """Documents `books/<relative file name>/<number>`, numbered from 1 in reading order."""
 
     kind = "books"
+    options = BesideOptions
     patterns = tuple(
         f"*{ending}{packed}"
         for ending in (".txt", ".xml", ".tei", ".md", ".markdown")
@@ -40,7 +41,7 @@ class BooksReader(FileReader):
         """What lies beside books in many a folder, and is none, only where it is named itself."""
         return super()._wanted(name) and posixpath.basename(name).lower().partition(".")[0] not in _BESIDE_BOOKS
 
-    def read(self, file_slice: Slice, options: CorpusOptions, tally: Tally) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: BesideOptions, tally: Tally) -> Iterator[Document]:
         """The chapters of one book."""
         from pipeline.corpus.readers.books import book_text, epub, markdown, tei
 
@@ -61,7 +62,7 @@ class BooksReader(FileReader):
         if book is None:
             return
         name = posixpath.splitext(posixpath.basename(file_slice.name))[0].replace("_", " ")
-        sections = merged(book.sections)
+        sections = merged(without(book.sections, options, tally))
         if not sections and not tally.unreadable:
             tally.quarantine("empty_file", "the book holds no text")
         for number, (heading, paragraphs) in enumerate(sections, 1):

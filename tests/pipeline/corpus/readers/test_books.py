@@ -233,3 +233,20 @@ def test_a_directory_without_books(tmp_path):
 
 def test_a_huge_text_is_refused(tmp_path):
     assert read(tmp_path, "word " * 1000, maximum_document_bytes=1000)[1].counters["quarantined/too_large"] == 1
+
+
+def test_dedications_and_advertisements_go_where_that_is_wished(tmp_path):
+    sections = {
+        "DEDICATION TO A FRIEND": "Dear friend, this book would not be without you. ",
+        "CHAPTER I": SENTENCE,
+        "CHAPTER II. THE ADVERTISEMENT THAT NOBODY READ": "It stood in the newspaper for a week and nobody read it at all. ",
+        "BOOKS BY THE SAME AUTHOR": "The Mill. Crown octavo, six shillings, and it is the best of his novels. ",
+    }
+    content = "\n\n\n".join(f"{heading}\n\n{wrapped((text * 8).strip())}" for heading, text in sections.items())
+    kept, tally = read(tmp_path, content)
+    assert all(text.strip() in text_of(kept) for text in sections.values())
+    assert not {"dropped_lines/dedication", "dropped_lines/advertisement"} & set(tally.counters)
+    left, tally = read(tmp_path, content, dedications="drop", advertisements="drop")
+    found = {heading: text.strip() in text_of(left) for heading, text in sections.items()}
+    assert list(found.values()) == [False, True, True, False]
+    assert (tally.counters["dropped_lines/dedication"], tally.counters["dropped_lines/advertisement"]) == (1, 1)
