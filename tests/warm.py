@@ -162,19 +162,21 @@ class Nursery:
         }
         more = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
         told, telling = os.pipe()
+        leash, self._leash = os.pipe()  # closed by our end, however we end
         log = path / "log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.warm", directory.name, str(telling)],
+                [sys.executable, "-m", "tests.warm", directory.name, str(telling), str(leash)],
                 cwd=REPOSITORY,
                 env={**kept, **more},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=[telling],
+                pass_fds=[telling, leash],
                 start_new_session=True,
             )
         os.close(telling)
+        os.close(leash)
         atexit.register(self._end)
         with open(told, "rb") as stream:
             assert stream.read(1) == b".", log.read_text()
@@ -198,13 +200,14 @@ class Nursery:
 class _Server:
     """The nursery itself."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, leash: int) -> None:
         self._directory, self._python = Path(directory), f"{directory}/python"
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(f"{directory}/socket")
         self._listening.listen(64)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
+        self._selector.register(leash, selectors.EVENT_READ, functools.partial(os._exit, 0))  # the kernel ends the forks
 
     def serve(self) -> None:
         while True:
@@ -343,7 +346,7 @@ def _run(words: Sequence[str]) -> object:
     return 0
 
 
-def _main(directory: str, telling: int) -> None:
+def _main(directory: str, telling: int, leash: int) -> None:
     for name in LIBRARIES:
         importlib.import_module(name)
     import torch
@@ -353,11 +356,11 @@ def _main(directory: str, telling: int) -> None:
     torch.optim.AdamW([weight]).step()  # imports what takes longest
     assert threading.active_count() == 1, "a library has begun a thread, which no fork would have"
     gc.freeze()  # what a fork collects it has made itself
-    server = _Server(directory)
+    server = _Server(directory, leash)
     os.write(telling, b".")
     os.close(telling)
     server.serve()
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]))
+    _main(sys.argv[1], *map(int, sys.argv[2:]))
