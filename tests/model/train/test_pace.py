@@ -99,14 +99,14 @@ def test_tokens_are_counted(dataset: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_budget_is_kept(dataset: str, tmp_path: Path) -> None:
-    settings = config(steps=None, budget="8s", schedule="wsd", global_batch=8, heldout_rows=16)
+    settings = config(steps=None, budget="12s", schedule="wsd", global_batch=8, heldout_rows=16)
     (process,), log = worker(job(settings, dataset, tmp_path / "run", threads=1))
     began = time.monotonic()
     assert process.wait(120) == 0, log.read_text()
     took = time.monotonic() - began
     found = lines(tmp_path / "run" / "metrics.jsonl")
     told = lines(tmp_path / "run" / PACE)
-    assert took < 28  # the aim is 8, of a machine that does nothing else
+    assert took < 32  # the aim is 12, of a machine that does nothing else
     assert took > 5
     assert len(told) == found[-1]["step"] > 10
     assert found[-1]["learning_rate"] < 0.2 * max(line["learning_rate"] for line in found)
