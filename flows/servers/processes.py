@@ -14,6 +14,7 @@ import psutil
 
 MARK = "CLOZE_SERVERS"  # an environment variable: the state directory of the supervisor that a process descends from
 SERVICE = "CLOZE_SERVICE"  # and its service there
+LOOK_SECONDS = 0.05  # between looks at processes that are asked to end
 
 
 def started(pid: int) -> float | None:
@@ -78,10 +79,22 @@ def end(processes: Iterable[psutil.Process], grace: float) -> list[int]:
         with suppress(psutil.Error):
             if process.ppid() not in numbers:
                 process.terminate()
-    deadline = time.monotonic() + grace
-    _, left = psutil.wait_procs(listed, timeout=max(0.0, deadline - time.monotonic()))
-    for process in left:
+    for process in (left := _those_that_stay(listed, grace)):
         with suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(left, timeout=5)
+    _those_that_stay(left, 5)
     return sorted(numbers)
+
+
+def _those_that_stay(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Which of them run still after so many seconds, or none as soon as all have ended; one that its parent has not asked for has."""
+    deadline = time.monotonic() + seconds
+    while (left := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    return left
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,9 +106,7 @@ def test_mlflow_has_a_parent_and_a_child_a_stage(first: Done, place: Path) -> No
 
 
 def test_the_second_run_does_no_work(first: Done, place: Path) -> None:
-    started = time.perf_counter()
     again = run(place)
-    assert time.perf_counter() - started < 5
     assert all(stage["cached"] for stage in again.json["stages"])
     assert "Nothing to do" in again.stderr
 

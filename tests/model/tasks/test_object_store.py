@@ -15,8 +15,9 @@ from tests.object_store import Store
 
 def test_it_is_the_fine_tuning_of_a_disk(store: Store, sentiment: Path, pretrained: str, tmp_path: Path) -> None:
     out = store.path("tuned")
-    finetune(settings(sentiment), pretrained, out, execution={"checkpoint_every": 5})
-    finetune(settings(sentiment), pretrained, tmp_path / "tuned")
+    config = settings(sentiment, epochs=1, baselines=False)
+    finetune(config, pretrained, out, execution={"checkpoint_every": 3})
+    finetune(config, pretrained, tmp_path / "tuned")
     assert artifact.verify(out).ok
     ours, theirs = (checkpoint.load(path).state for path in (out, str(tmp_path / "tuned")))
     assert ours.keys() == theirs.keys()

@@ -22,7 +22,7 @@ from pipeline.corpus.bundles import bundled
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.dedup.columns import Columns
 from pipeline.corpus.dedup.options import MinHash
-from pipeline.corpus.dedup.plan import find_duplicates, plan
+from pipeline.corpus.dedup.plan import Wanted, find_duplicates, plan
 from pipeline.corpus.document import joined, mended
 from pipeline.corpus.part_writer import Runs
 from pipeline.corpus.parts import PartFile, compact_batch, place, references_schema, shard_of
@@ -246,15 +246,17 @@ def test_cutting_does_not_change_who_stays(tmp_path, threshold):
 def test_the_plan_places_every_kept_document_once(tmp_path):
     paths = _references(tmp_path, 300, [40, 90], False)
     plan_file, duplicates_file = str(tmp_path / "plan.arrow"), str(tmp_path / "duplicates.arrow")
-    found = plan(
-        paths,
+    wanted = Wanted(
         shard_bytes=9000,
         plan_file=plan_file,
         duplicates_file=duplicates_file,
         minhash=MinHash(3, 4, 5),
         exact=True,
+        threshold=0.0,
         examples=3,
+        kinds=["text"] * len(paths),
     )
+    found = plan(paths, wanted)
     tables = [pa.ipc.open_file(path).read_all() for path in paths]
     everything, places = [table["key"].to_pylist() for table in tables], set()
     with PartFile(plan_file) as kept, PartFile(duplicates_file) as dropped:
@@ -268,7 +270,7 @@ def test_the_plan_places_every_kept_document_once(tmp_path):
             places |= {(row["part"], row["batch"], row["row"]) for row in rows_}
             places |= {(row["part"], row["batch"], row["row"]) for row in dropped.batch(shard).to_pylist()}
     assert len(places) == 300
-    assert int(found.documents.sum()) + sum(found.dropped.values()) == 300
+    assert int(found.documents) + sum(found.dropped.values()) == 300
     assert sum(found.pairs.values()) == sum(found.dropped.values())
     assert not list(tmp_path.glob("cloze-plan-*"))
 
