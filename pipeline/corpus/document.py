@@ -17,6 +17,8 @@ HOLE_LIST = "\ue0fd"
 HOLES = {HOLE: "formula", HOLE_TEMPLATE: "template", HOLE_LIST: "lead_in"}
 A_HOLE = re.compile(f"[{''.join(HOLES)}]")
 
+_ASCII_PRINTABLE = bytes(range(0x20, 0x7F))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
@@ -46,6 +48,18 @@ class Document:
     def text(self) -> str:
         """The paragraphs, one a line."""
         return "\n".join(self.paragraphs)
+
+
+def has_hole(text: str) -> bool:
+    """Whether something was taken out of the text."""
+    return not text.isascii() and (HOLE in text or HOLE_TEMPLATE in text or HOLE_LIST in text)
+
+
+def is_plain(text: str) -> bool:
+    """Whether every character prints, and no white space stands there but single blanks inside: so no private-use character either."""
+    if "  " in text or text[:1] == " " or text[-1:] == " ":
+        return False
+    return not text.encode("ascii").translate(None, _ASCII_PRINTABLE) if text.isascii() else text.isprintable()
 
 
 def mended(text: str) -> str:

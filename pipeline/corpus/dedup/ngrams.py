@@ -6,6 +6,7 @@ and their like) every letter counts as one. Everything is numpy over a whole doc
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -34,6 +35,14 @@ _LETTERS = random_keys.derive(0x5348494E, np.arange(256))  # a random number for
 def normal(text: str) -> bytes:
     """The words of `text` in lower case with single spaces between them, in UTF-8; lone surrogates are kept as they are."""
     if text.isascii():
+        return _normal(text)
+    # no word reaches over a full stop and a blank, and most sentences are of ASCII alone, which is much quicker
+    runs = (" ".join(run) for _, run in itertools.groupby(text.split(". "), str.isascii))
+    return b" ".join(filter(None, map(_normal, runs)))
+
+
+def _normal(text: str) -> bytes:
+    if text.isascii():
         return b" ".join(text.encode("ascii").translate(_ASCII_WORDS).split())
     lowered = text.lower()
     letters = "".join(sorted(set(lowered)))  # few, so that looking at each costs less than a pattern over the text
@@ -59,6 +68,7 @@ def _powers(count: int) -> tuple[random_keys.U64, random_keys.U64]:
 
 
 _KNOWN_POWERS = _powers(1 << 16)
+_BLOCK = 1 << 12  # letters that are hashed at a time, so that what is made of them on the way stays in the cache
 
 
 class Words:
@@ -79,8 +89,14 @@ class Words:
         self.count = self.starts.size if data else 0
         self._powers, self._inverses = _KNOWN_POWERS if letters.size < _KNOWN_POWERS[0].size else _powers(letters.size + 1)
         self._sums = np.zeros(letters.size + 1, dtype=np.uint64)
+        room = np.empty(min(_BLOCK, letters.size), dtype=np.uint64)
         with np.errstate(over="ignore"):  # a polynomial hash modulo 2**64 of every run, from one prefix sum
-            np.cumsum(_LETTERS[letters] * self._powers[: letters.size], out=self._sums[1:])
+            for begin in range(0, letters.size, _BLOCK):
+                block = letters[begin : begin + _BLOCK]
+                terms = np.take(_LETTERS, block, out=room[: block.size], mode="wrap")  # another mode makes a copy first
+                terms *= self._powers[begin : begin + block.size]
+                terms[0] += self._sums[begin]
+                np.cumsum(terms, out=self._sums[begin + 1 : begin + 1 + block.size])
 
     def ngrams(self, length: int) -> random_keys.U64:
         """uint64 [count - length + 1]: a hash of each run of `length` words; none where there are fewer."""

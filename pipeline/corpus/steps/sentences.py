@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.corpus.document import A_HOLE, HOLES, Document
+from pipeline.corpus.document import A_HOLE, HOLES, Document, has_hole
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.steps import abbreviations
 from pipeline.corpus.steps.base import Removed, Sentences, StepFunction, StepKind, StepResult
@@ -182,7 +182,7 @@ def split(paragraphs: Iterable[str], language: str = "en") -> Sentences:
     dropped: list[str] = []
     for paragraph in paragraphs:
         sentences = split_paragraph(paragraph, language)
-        if not paragraph.isascii() and A_HOLE.search(paragraph):
+        if has_hole(paragraph):
             dropped += [sentence for sentence in sentences if A_HOLE.search(sentence)]
             sentences = [sentence for sentence in sentences if not A_HOLE.search(sentence)]
         if sentences:

@@ -34,7 +34,7 @@ _NAMESPACES = frozenset("user wikipedia mediawiki template help portal talk modu
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
 _PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
-_BRACKET = re.compile(r"\{[{|]|\}\}|\[\[|\]\]|\|\}(?!\})")
+_BRACKET = re.compile(r"\{[{|]|\}\}|\[\[|\]\]|\}(?<=\|\})(?!\})")  # of `|}` the second alone, for bars are many
 # A link without brackets inside: the label behind its bar, or its target where that stands for itself, or all of it, to be looked at.
 _SIMPLE_LINK = re.compile(r"\[\[(?:[^\[\]{}|:]*\|(?=\s*[^\s\[\]])([^\[\]{}]*)|(?=\S)([^\[\]{}|:#]+)(?<=\S)|([^\[\]{}]*))\]\]")
 _TABLE_INDENT = 40  # characters of blanks and marks of lists before a table's bracket
@@ -53,6 +53,7 @@ _TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9:-]*(?:\s[^<>]*)?/?>")
 _SWITCH = re.compile(r"__[^\W\d_]{3,}__")
 _VARIANTS = re.compile(r"-\{([^{}]*)\}-")  # of a word in several scripts: -{zh-hans:软件; zh-hant:軟體}-
 _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
+_OPENS = {"}}": "{{", "]]": "[[", "}": "{|"}
 _DEEPEST = 60  # brackets inside each other; MediaWiki itself stops at 40 templates
 _LONGEST_HEADING = 300  # characters
 _CODE = re.compile(r"<(code|tt|kbd|samp)\b[^<>]*>(.*?)</\1\s*>", re.IGNORECASE | re.DOTALL)
@@ -112,7 +113,7 @@ class Markup:
 
     def extract(self, text: str) -> Extracted:
         """The text passages of a page."""
-        text = _COMMENT.sub("", text)
+        text = _COMMENT.sub("", text) if "<!--" in text else text
         closed, close, rest = text.rpartition("</nowiki>")
         if close:
             text = _NOWIKI.sub(lambda match: hide(match[1]), closed + close) + rest
@@ -148,18 +149,22 @@ class Markup:
         open_frames = dict.fromkeys(("{{", "[[", "{|"), 0)
         position = 0
         for match in _BRACKET.finditer(text):
-            token = match[0]
-            if (token == "{|" or token == "|}") and not _begins_line(text, match.start()):
+            token, begin = match[0], match.start()
+            if token == "}":
+                begin -= 1
+                if begin < position:  # the bar is that of `{|`
+                    continue
+            if (token == "{|" or token == "}") and not _begins_line(text, begin):
                 continue
-            if match.start() > position:
-                stack[-1].pieces.append(text[position : match.start()])
+            if begin > position:
+                stack[-1].pieces.append(text[position:begin])
             position = match.end()
             if token in open_frames:
                 if len(stack) <= _DEEPEST:
                     stack.append(_Frame(token))
                     open_frames[token] += 1
                 continue
-            opening = {"}}": "{{", "]]": "[[", "|}": "{|"}[token]
+            opening = _OPENS[token]
             if opening == "[[":  # a link does not reach out of the template or table around it
                 if stack[-1].kind == "[[":
                     open_frames["[["] -= 1
