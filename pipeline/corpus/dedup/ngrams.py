@@ -35,15 +35,25 @@ _LETTERS = random_keys.derive(0x5348494E, np.arange(256))  # a random number for
 def normal(text: str) -> bytes:
     """The words of `text` in lower case with single spaces between them, in UTF-8; lone surrogates are kept as they are."""
     if text.isascii():
-        return _normal(text)
+        return _single_spaced(_lowered(text))
     # no word reaches over a full stop and a blank, and most sentences are of ASCII alone, which is much quicker
     runs = (" ".join(run) for _, run in itertools.groupby(text.split(". "), str.isascii))
-    return b" ".join(filter(None, map(_normal, runs)))
+    return _single_spaced(b" ".join(map(_lowered, runs)))
 
 
-def _normal(text: str) -> bytes:
+def _single_spaced(data: bytes) -> bytes:
+    """The words with one space between them, and none at the ends."""
+    letters = np.frombuffer(data, dtype=np.uint8)
+    inked = letters != _SPACE
+    kept = inked.copy()
+    kept[1:] |= inked[:-1]
+    return letters[kept].tobytes().rstrip(b" ")
+
+
+def _lowered(text: str) -> bytes:
+    """The text in lower case, with a space for everything that is no letter and no digit."""
     if text.isascii():
-        return b" ".join(text.encode("ascii").translate(_ASCII_WORDS).split())
+        return text.encode("ascii").translate(_ASCII_WORDS)
     lowered = text.lower()
     letters = "".join(sorted(set(lowered)))  # few, so that looking at each costs less than a pattern over the text
     signs = [letter for letter in letters if letter > "\x7f" and not letter.isalnum()]
@@ -54,7 +64,7 @@ def _normal(text: str) -> bytes:
             lowered = lowered.replace(sign, " ")
     if _UNSPACED.search(letters):
         lowered = _UNSPACED.sub(r" \1 ", lowered)
-    return b" ".join(lowered.encode("utf-8", "surrogatepass").translate(_ASCII_WORDS).split())
+    return lowered.encode("utf-8", "surrogatepass").translate(_ASCII_WORDS)
 
 
 def _powers(count: int) -> tuple[random_keys.U64, random_keys.U64]:

@@ -17,7 +17,6 @@ from pipeline.corpus.readers.byte_source import ByteSource, Damaged
 from pipeline.corpus.readers.unpack import Recoded
 
 _CHUNK = 1 << 18
-_HELD = 1 << 20  # bytes of a page that are waited for, so that it is read at one go
 _TEXTS = frozenset({"title", "ns", "id", "model", "text"})
 _OPEN = re.compile(rb"<page(?=[\s>])")
 _BORDER = re.compile(rb"</page\s*>|<page(?=[\s>])")
@@ -26,8 +25,6 @@ _LONGEST_HEADER = 4 << 20
 _LONGEST_TOKEN = 4 << 20  # bytes of a tag; expat holds a token whole
 _DOCTYPE = re.compile(rb"<!DOCTYPE\s*([\w:.-]{0,40})", re.IGNORECASE)
 _ENCODING = re.compile(rb"""^\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([\w.:-]{1,40})["']""")
-_ENTITIES = ((b"&lt;", b"<"), (b"&gt;", b">"), (b"&quot;", b'"'))  # as dumps write them, beside `&amp;`
-_CONTROLS = bytes({*range(0x20)} - {0x09, 0x0A})  # no XML, but for the carriage return, which a parser makes a line feed
 _LANGUAGE = re.compile(rb"""<mediawiki\b[^>]*\bxml:lang\s*=\s*["']([\w-]{1,20})["']""")
 
 
@@ -76,36 +73,11 @@ class _PageParser:
         parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
         parser.CharacterDataHandler = self._text
 
-    @property
-    def begun(self) -> bool:
-        """Whether anything was fed."""
-        return self._fed > 0
-
     def feed(self, data: bytes, final: bool) -> None:
         self._fed += len(data)
         self._expat.Parse(data, final)
         if self._fed - self._expat.CurrentByteIndex > _LONGEST_TOKEN:
             raise xml.parsers.expat.ExpatError("a tag has no end")
-
-    def whole(self, data: bytes) -> Page | None:
-        """The page at one go: only what stands around its text goes through expat. None: nothing is known yet, feed all to another parser."""
-        begin = data.find(b"<text")
-        start = data.find(b">", begin) + 1
-        end = data.find(b"<", start)
-        if begin < 0 or not data.startswith(b"</text>", end) or data.find(b"<text", end) >= 0:
-            return None
-        text = _unescaped(data[start:end])
-        if text is None or len(text) > self._limit:
-            return None
-        try:
-            self.feed(data[:start], False)
-            if self._path[-1:] != ["text"] or self._pieces is None:
-                return None
-            self._pieces.append(text)
-            self.feed(data[end:], True)
-        except xml.parsers.expat.ExpatError:
-            return None
-        return self.page
 
     @property
     def error_offset(self) -> int:
@@ -135,20 +107,6 @@ class _PageParser:
         setattr(self.page, name, "".join(pieces))
         if name == "text":
             self.page.too_long = self._length > self._limit
-
-
-def _unescaped(data: bytes) -> str | None:
-    """The text that a dump writes so; None where an XML parser would do more than to replace the usual entities, or complain."""
-    if b">" in data or len(data.translate(None, _CONTROLS)) != len(data) or b"\xef\xbf\xbe" in data or b"\xef\xbf\xbf" in data:
-        return None
-    for entity, character in _ENTITIES:
-        data = data.replace(entity, character)
-    if data.count(b"&") != data.count(b"&amp;"):
-        return None
-    try:
-        return data.replace(b"&amp;", b"&").decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def read_site(header: bytes) -> Site:
@@ -213,8 +171,6 @@ class Dump:
             try:
                 data = self._source.read(_CHUNK)
             except Damaged as error:
-                if self._open is not None and not self._open.begun:
-                    self._feed(self._buffer[:-_LONGEST_BORDER])
                 self._tally.damaged(error.reason, f"the dump is {_STATE[error.reason]}: {error}", offset=error.offset)
                 self._open, self._gap = None, True
                 self._offset, self._buffer = self._offset + len(self._buffer), b""
@@ -274,33 +230,22 @@ class Dump:
                 self.count += 1
                 search = position + 5
             else:
-                search = position if self._open.begun else position + 5
+                search = position
             found = _BORDER.search(buffer, search)
             if found is None:
                 end = max(position, len(buffer) - _LONGEST_BORDER)
-                if end > position and (self._open.begun or end - position > _HELD):
+                if end > position:
                     self._feed(buffer[position:end])
                     position = end
                 break
             closed = buffer[found.start() + 1] == 0x2F  # a slash
-            end = found.end() if closed else found.start()
-            page = self._rest(buffer[position:end])
-            position = end
+            page = self._feed(buffer[position : found.end() if closed else found.start()], final=True)
+            position = found.end() if closed else found.start()
             if page is not None:
                 yield page
             self._open = None
         self._buffer = buffer[position:]
         self._offset += position
-
-    def _rest(self, data: bytes) -> Page | None:
-        """The open page, of which this is the rest, or all; None if it cannot be read."""
-        assert self._open is not None
-        if not self._open.begun:
-            page = self._open.whole(data)
-            if page is not None:
-                return page
-            self._open = _PageParser(self._limit)
-        return self._feed(data, final=True)
 
     def _feed(self, data: bytes, final: bool = False) -> Page | None:
         """Give the open page more; returns it when it is whole. After an error it is None up to its end."""
@@ -344,8 +289,6 @@ class Dump:
 
 class _Skipped(_PageParser):
     """The rest of a page that cannot be read."""
-
-    begun = True
 
 
 _STATE = {"truncated": "truncated", "damaged": "damaged", "bomb": "a bomb"}

@@ -31,7 +31,7 @@ _FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no te
 
 _NAMESPACES = frozenset("user wikipedia mediawiki template help portal talk module draft special".split())
 
-_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+
 _NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
 _PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
 _BRACKET = re.compile(r"\{[{|]|\}\}|\[\[|\]\]|\}(?<=\|\})(?!\})")  # of `|}` the second alone, for bars are many
@@ -113,7 +113,7 @@ class Markup:
 
     def extract(self, text: str) -> Extracted:
         """The text passages of a page."""
-        text = _COMMENT.sub("", text) if "<!--" in text else text
+        text = _without_comments(text)
         closed, close, rest = text.rpartition("</nowiki>")
         if close:
             text = _NOWIKI.sub(lambda match: hide(match[1]), closed + close) + rest
@@ -275,6 +275,18 @@ class Markup:
                 lines.append(line)
         flush()
         return blocks.finish()
+
+
+def _without_comments(text: str) -> str:
+    """The text without what stands between `<!--` and `-->`, or the end of the page."""
+    pieces: list[str] = []
+    position = 0
+    while (begin := text.find("<!--", position)) >= 0:
+        pieces.append(text[position:begin])
+        position = text.find("-->", begin + 4) + 3
+        if position < 3:
+            position = len(text)
+    return "".join((*pieces, text[position:])) if pieces else text
 
 
 def _begins_line(text: str, position: int) -> bool:
