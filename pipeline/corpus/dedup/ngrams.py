@@ -47,7 +47,8 @@ def _single_spaced(data: bytes) -> bytes:
     inked = letters != _SPACE
     kept = inked.copy()
     kept[1:] |= inked[:-1]
-    return letters[kept].tobytes().rstrip(b" ")
+    words: bytes = letters[kept].tobytes()
+    return words.rstrip(b" ")
 
 
 def _lowered(text: str) -> bytes:
