@@ -23,7 +23,7 @@ from model.train.engines.protocol import Engine, Held
 from model.train.layer_groups import GROUPS, groups_of
 from model.train.parameters import trained_parameters
 
-SAMPLED = 1 << 14  # numbers of a parameter, evenly spaced, that its update is measured by: to a per cent or two
+SAMPLED = 1 << 13  # numbers of a parameter, evenly spaced, that its update is measured by: to a per cent or two
 TOGETHER = 4  # of these side by side: each place is fetched from memory anew
 
 
