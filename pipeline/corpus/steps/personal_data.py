@@ -20,7 +20,7 @@ from typing_extensions import Self
 
 from pipeline.corpus.document import Document
 from pipeline.corpus.options import CorpusOptions
-from pipeline.corpus.steps.account_numbers import Span, cards, ibans
+from pipeline.corpus.steps.account_numbers import BETWEEN, OTHER_NUMBERS, Span, cards, ibans
 from pipeline.corpus.steps.base import Removed, StepFunction, StepKind, StepResult
 
 Kind = Literal["email", "phone", "ip", "card", "iban"]
@@ -99,11 +99,7 @@ _IS_PHONE = re.compile(
     r"telefono|telefone|móvil|cellulare)\b|☎|📞)\W{0,4}(?:\w{0,8}\W{1,3}){0,2}$",
     re.IGNORECASE,
 )
-_IS_NUMBER = re.compile(
-    r"\b(?:isbn|issn|doi|oclc|lccn|asin|ean|upc|isin|iban|vat|ein|ids?|nos?|nr|numbers?|orders?|invoice|patents?|serial|sku|models?|refs?|case|"
-    r"docket|arxiv|pmid|pmc|lots?|items?|parts?)(?:[ -]1[03])?[\s.:#°-]{0,4}$",
-    re.IGNORECASE,
-)
+_IS_NUMBER = re.compile(rf"\b(?:{OTHER_NUMBERS}|ein)(?:[ -]1[03])?{BETWEEN}", re.IGNORECASE)
 _CONTEXT = 30  # characters before a number that are looked at
 
 # Where a number without its country's code may be from, by the text's language.
@@ -211,15 +207,18 @@ def mask_personal_data(
         allowed: a document with more is dropped; what it holds is counted as `dropped_email`, …. None: none is dropped.
     """
     language = document.language or language
-    texts = [mask_text(text, tokens, language) for text in (document.title, *document.paragraphs)]
+    values = tuple(field.value for field in document.infobox)
+    texts = [mask_text(text, tokens, language) for text in (document.title, *document.paragraphs, *values)]
     kinds = [kind for _, found in texts for kind in found]
     if not kinds:
         return StepResult(document)
     if allowed is not None and len(kinds) > allowed:
         return StepResult(None, REASON, tuple(Removed(f"dropped_{kind}", tokens[kind]) for kind in kinds))
-    title, *paragraphs = (text for text, _ in texts)
+    title, *rest = (text for text, _ in texts)
+    paragraphs, values = tuple(rest[: len(document.paragraphs)]), tuple(rest[len(document.paragraphs) :])
+    infobox = tuple(field._replace(value=value) for field, value in zip(document.infobox, values, strict=True))
     removed = tuple(Removed(f"masked_{kind}", tokens[kind]) for kind in kinds)
-    return StepResult(replace(document, title=title, paragraphs=tuple(paragraphs)), None, removed)
+    return StepResult(replace(document, title=title, paragraphs=paragraphs, infobox=infobox), None, removed)
 
 
 def telling(options: PersonalDataOptions) -> Callable[[Document, str], str]:

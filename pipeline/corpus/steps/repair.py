@@ -46,11 +46,11 @@ def repair_text(text: str) -> str:
 
 
 def repair(document: Document) -> StepResult:
-    """The document with wrongly decoded text put right in its title and paragraphs."""
-    title = repair_text(document.title)
+    """The document with wrongly decoded text put right in its title, paragraphs and infobox."""
+    title, infobox = repair_text(document.title), document.infobox_by(repair_text)
     paragraphs = tuple(map(repair_text, document.paragraphs))
-    changed = title != document.title or paragraphs != document.paragraphs
-    return StepResult(replace(document, title=title, paragraphs=paragraphs) if changed else document)
+    changed = title != document.title or paragraphs != document.paragraphs or infobox != document.infobox
+    return StepResult(replace(document, title=title, paragraphs=paragraphs, infobox=infobox) if changed else document)
 
 
 def _build(options: RepairOptions) -> StepFunction | None:

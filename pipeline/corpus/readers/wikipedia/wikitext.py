@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from pipeline.corpus.document import HOLE_TEMPLATE
 from pipeline.corpus.readers.slots import SLOT
-from pipeline.corpus.readers.wikipedia import tables, templates
+from pipeline.corpus.readers.wikipedia import infobox, tables, templates
 from pipeline.corpus.readers.wikipedia.apostrophes import without_quotes
 from pipeline.corpus.readers.wikipedia.blocks import Blocks, Extracted, settle
 from pipeline.corpus.readers.wikipedia.elements import BEFORE_SLOT, Formulas, drop_elements, power
@@ -86,6 +86,7 @@ class Markup:
         language: of the wiki (ISO 639).
         formulas: what becomes of those that do not read as they stand.
         kept_tables: what becomes of tables.
+        infoboxes: whether their fields are wanted.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Markup:
         language: str = "en",
         formulas: Formulas = "drop",
         kept_tables: tables.Form = "drop",
+        infoboxes: bool = False,
     ) -> None:
         files = {name for key in _FILE_KEYS for name in namespaces.get(key, ())}
         self._files = files | FILE_ALIASES | CATEGORY_ALIASES
@@ -104,7 +106,7 @@ class Markup:
         self._namespaces |= FILE_ALIASES | CATEGORY_ALIASES | _NAMESPACES
         self._dropped_sections = frozenset(dropped_sections)
         self._kept_sections = frozenset(kept_sections)
-        self.language, self._formulas, self._tables = language, formulas, kept_tables
+        self.language, self._formulas, self._tables, self._infoboxes = language, formulas, kept_tables, infoboxes
 
     def is_namespaced(self, title: str) -> bool:
         """Whether the title begins with the name of a namespace other than the articles'."""
@@ -119,6 +121,17 @@ class Markup:
             text = _NOWIKI.sub(lambda match: hide(match[1]), closed + close) + rest
         text = drop_elements(text, self._formulas)
         text = _PARAMETER.sub("", text) if "{{{" in text else text
+        found = self._paragraphs(self._inline(text))
+        if self._infoboxes:
+            infobox.collect(text, self.shown, found)
+        return found
+
+    def shown(self, text: str) -> str:
+        """What the page shows of a piece of it, without elements that are no text; templates, links and tables are what they say."""
+        return "\n".join(map(without_quotes, self._inline(text).split("\n")))
+
+    def _inline(self, text: str) -> str:
+        """The same, with the apostrophes of bold and italics."""
         text = self._resolve(self._simple_links(text))
         text = _EXTERNAL.sub(lambda match: (match[1] or match[2] or "").partition(" ")[2], text)
         text = _BREAK.sub(" ", text)
@@ -130,7 +143,7 @@ class Markup:
         text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
         if "-{" in text:
             text = _VARIANTS.sub(_variant, text)
-        return self._paragraphs(_SWITCH.sub("", text))
+        return _SWITCH.sub("", text)
 
     def _simple_links(self, text: str) -> str:
         pieces = _SIMPLE_LINK.split(text)
