@@ -96,8 +96,7 @@ def _words(flat: pa.Array, sizes: I64, characters: I64) -> I64:
     begins[1:] &= ~inked[:-1]
     opening = ends[:-1][sizes > 0]
     begins[opening] = inked[opening]
-    running = np.concatenate(([0], np.cumsum(begins, dtype=np.int64)))
-    words: I64 = running[ends[1:]] - running[ends[:-1]]
+    words: I64 = np.diff(np.searchsorted(np.flatnonzero(begins), ends)).astype(np.int64, copy=False)
     for row in np.flatnonzero(sizes > 2 * characters).tolist():  # mostly letters of three bytes
         words[row] = count_words(flat[row].as_py())
     return words
