@@ -113,6 +113,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-plain", action="store_true", help="leave our own plain loop out")
+    parser.add_argument("--no-fp32", action="store_true", help="leave ours in fp32 out")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     every = read_minimal_pairs(given.data)
@@ -120,7 +121,7 @@ def main() -> None:
     variants = {
         "transformers, plain loop, fp32": theirs(given.checkpoint),
         **({} if given.no_plain else {"ours, plain loop, fp32": plain(given.checkpoint)}),
-        "cloze score, fp32": ours(given.checkpoint, False),
+        **({} if given.no_fp32 else {"cloze score, fp32": ours(given.checkpoint, False)}),
     }
     if native_bf16(torch.device("cpu")):
         variants["cloze score, bf16, close pairs in fp32"] = ours(given.checkpoint, True)
