@@ -15,7 +15,7 @@ from pydantic import Field
 from flows.graph.tools import run_verb
 from flows.report.gathered import Gathered, Place, last_pretrainings, scores
 from flows.report.glue_table import glue_table
-from flows.report.settings import best_settings, together_and_alone
+from flows.report.settings import best_setting, best_settings, together_and_alone
 from pipeline.core import artifact, storage
 from pipeline.core.config import StageConfig, Watching
 from pipeline.core.cost import PROCESS_BYTES, Computer, Cost, Costs, Facts, Pace
@@ -103,7 +103,7 @@ def _history(pretrain: Path) -> list[dict[str, Any]]:
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """The best score of the last section that has one: of what was evaluated, else fine-tuned, else pretrained."""
+    """The best score of the last section that has one: of what was evaluated, else fine-tuned, else pretrained. Of a grid its best setting."""
     found = summary.get("scores") or {}
     if not found:
         return ""
@@ -112,12 +112,13 @@ def headline(summary: Mapping[str, Any]) -> str:
     )
     section = next(name for name in found if name.partition("@")[0] == stage)
     metric, score = next(iter(found[section].items()))
+    grid = best_setting(summary.get("tables") or ())
     several = (
         f", best {score['best']:.3f} by {score['best_node']}, mean of {score['n']} {score['mean']:.3f}"
         if score["n"] > 1
         else ""
     )
-    return f"{section} {metric.replace('_', ' ')}" + (several or f" {score['mean']:.3f}")
+    return f"{section} {metric.replace('_', ' ')}" + (f", {grid}" if grid else several or f" {score['mean']:.3f}")
 
 
 def _ahead(
