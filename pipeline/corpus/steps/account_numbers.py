@@ -37,9 +37,14 @@ _IS_CARD = re.compile(
     r"\b(?:cards?|credit|debit|visa|master ?card|amex|american express|discover|diners|jcb|unionpay)\b\W{0,4}(?:\w{0,8}\W{1,4}){0,3}$",
     re.IGNORECASE,
 )
+# Words before a number that say what else it is, to cards' and telephones' rules alike; each rule knows a few more.
+OTHER_NUMBERS = (
+    r"isbn|issn|doi|oclc|lccn|asin|ean|upc|isin|iban|vat|ids?|nos?|nr|numbers?|orders?|invoice|patents?|serial|sku|models?|refs?|case|"
+    r"docket|arxiv|pmid|pmc|lots?|items?|parts?"
+)
+BETWEEN = r"[\s.:#°-]{0,4}$"  # such a word, or the 10 or 13 of an ISBN behind it, and the number
 _OTHER_NUMBER = re.compile(
-    r"(?:\b(?:isbn|issn|doi|oclc|lccn|asin|ean|gtin|upc|isin|iban|vat|ids?|uid|nos?|nr|numbers?|orders?|invoice|patents?|serial|sku|models?|refs?|case|"
-    r"docket|arxiv|pmid|pmc|imei|iccid|tracking|lots?|items?|parts?|topics?|threads?|pages?|status|statuses)(?:[ -]1[03])?|[/=?&#_])[\s.:#°-]{0,4}$",
+    rf"(?:\b(?:{OTHER_NUMBERS}|gtin|uid|imei|iccid|tracking|topics?|threads?|pages?|status|statuses)(?:[ -]1[03])?|[/=?&#_]){BETWEEN}",
     re.IGNORECASE,
 )
 _CONTEXT = 40  # characters before a number that are looked at

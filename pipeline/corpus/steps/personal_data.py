@@ -20,7 +20,7 @@ from typing_extensions import Self
 
 from pipeline.corpus.document import Document
 from pipeline.corpus.options import CorpusOptions
-from pipeline.corpus.steps.account_numbers import Span, cards, ibans
+from pipeline.corpus.steps.account_numbers import BETWEEN, OTHER_NUMBERS, Span, cards, ibans
 from pipeline.corpus.steps.base import Removed, StepFunction, StepKind, StepResult
 
 Kind = Literal["email", "phone", "ip", "card", "iban"]
@@ -99,11 +99,7 @@ _IS_PHONE = re.compile(
     r"telefono|telefone|móvil|cellulare)\b|☎|📞)\W{0,4}(?:\w{0,8}\W{1,3}){0,2}$",
     re.IGNORECASE,
 )
-_IS_NUMBER = re.compile(
-    r"\b(?:isbn|issn|doi|oclc|lccn|asin|ean|upc|isin|iban|vat|ein|ids?|nos?|nr|numbers?|orders?|invoice|patents?|serial|sku|models?|refs?|case|"
-    r"docket|arxiv|pmid|pmc|lots?|items?|parts?)(?:[ -]1[03])?[\s.:#°-]{0,4}$",
-    re.IGNORECASE,
-)
+_IS_NUMBER = re.compile(rf"\b(?:{OTHER_NUMBERS}|ein)(?:[ -]1[03])?{BETWEEN}", re.IGNORECASE)
 _CONTEXT = 30  # characters before a number that are looked at
 
 # Where a number without its country's code may be from, by the text's language.

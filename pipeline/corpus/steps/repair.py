@@ -29,7 +29,9 @@ _LEAD = re.compile("[\x80-\x84\x86-\x9fÂ-ÚàáâãäåæçèéêëìíîïðР
 # What the first bytes of UTF-8 sequences are there: a letter of Latin-1, Р or С, √ or ‚Ä, ├ or ΓÇ.
 # C1 controls are nearly always Windows-1252 that was read as Latin-1.
 _SUSPECT = re.compile(
-    rf"[ÂÃÄÅÆÇÈÉÊËÌÍÎÏÐÑ×ØÙÚàáâãäåæçèéêëìíîïð][{_WESTERN}]|[РСв][{_CYRILLIC}]|[\x80-\x84\x86-\x9f]|√[^\s\d]|‚Ä|├|ΓÇ"
+    _LEAD.pattern
+    + rf"(?:(?<=[ÂÃÄÅÆÇÈÉÊËÌÍÎÏÐÑ×ØÙÚàáâãäåæçèéêëìíîïð])[{_WESTERN}]|(?<=[РСв])[{_CYRILLIC}]|(?<=[\x80-\x84\x86-\x9f])|"
+    r"(?<=√)[^\s\d]|(?<=‚)Ä|(?<=├)|(?<=Γ)Ç)"
 )
 
 

@@ -192,7 +192,9 @@ def plain(text: str) -> str:
         text = _ARGUMENTS.sub(HOLE_TEMPLATE, text)
     if "[" in text or "]" in text or "{" in text or "}" in text or "~~~" in text or text[:1] == "|":
         text = _RESIDUE.sub("", text)
-    text = " ".join(mend(show(" ".join(text.split()))).split()).lstrip(",;: –—-")
+    text = " ".join(text.split())
+    mended = mend(show(text))
+    text = (text if mended == text else " ".join(mended.split())).lstrip(",;: –—-")
     if " ago)" in text or "(age" in text:
         text = _AGE.sub("", text)
     return text

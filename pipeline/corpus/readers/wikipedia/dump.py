@@ -95,7 +95,7 @@ class WikipediaReader(FileReader):
                     check_wiki(file_slice.path, site.dbname, site.base, options)
                     markup = _markup(site, options)
                     tally.found(wiki(site.dbname, site.base, file_slice.name))
-                tally.read(len(page.text.encode("utf-8", "surrogatepass")))
+                tally.read(len(page.text) if page.text.isascii() else len(page.text.encode("utf-8", "surrogatepass")))
                 reason = _reason(page, markup, disambiguation)
                 if reason is not None:
                     tally.drop(reason)

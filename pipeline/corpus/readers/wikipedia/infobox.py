@@ -46,7 +46,7 @@ _SETTING = re.compile(
 )
 _BREAK = re.compile(r"<br\b[^<>]*>|</?(?:li|div|p|ul|ol)\b[^<>]*>", re.IGNORECASE)
 _LINE = re.compile(rf"\n\s*\n|\n(?=[ \t]*[*#:;{MARK}])")
-_ITEM = re.compile(r"^[*#:;]+\s*")
+_ITEM = re.compile(r"^(?!#[0-9a-fA-F]{3,8}$)[*#:;]+\s*")  # and not a colour
 _MARKED = re.compile(r"^[•·]\s*")
 _SIGNED = re.compile(r"[-–]\d")
 _SAYS = re.compile(rf"\w|{A_HOLE.pattern}")

@@ -1,0 +1,46 @@
+"""Every preset is a graph, and says in one sentence what it lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.graph import config as configs
+from flows.graph.plan import plan
+from pipeline.core.errors import DataError, UsageError
+from tests.flows.presets.reading import OF_A_CHECKPOINT, WITHOUT_TEXT, Load
+
+
+@pytest.mark.parametrize("name", configs.preset_names())
+def test_every_preset_is_a_graph_under_its_own_name(name: str, load: Load) -> None:
+    config = load(name)
+    assert config.name == name
+    for place, node in enumerate(config.nodes.values()):
+        assert all(list(config.nodes).index(parent) < place for parent in node.after)
+    first = "finetune" if name in OF_A_CHECKPOINT else "corpus"
+    assert {first, "report"} <= {node.stage for node in config.nodes.values()}
+
+
+@pytest.mark.parametrize("name", sorted(set(configs.preset_names()) - WITHOUT_TEXT - OF_A_CHECKPOINT))
+def test_presets_with_text_name_files_that_are_there(name: str, load: Load) -> None:
+    for source in load(name).nodes["corpus"].config.sources:  # type: ignore[attr-defined]
+        assert source.kind == "docstrings" or Path(source.path).exists()
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_TEXT))
+def test_without_text_one_sentence_says_how_to_give_it(name: str, load: Load) -> None:
+    with pytest.raises(UsageError) as caught:
+        configs.load(name)
+    assert (
+        str(caught.value)
+        == "corpus.sources is missing; give it: --set corpus.sources='[{kind: wikipedia, path: DUMP.xml.bz2}]'"
+    )
+
+
+def test_what_is_not_there_is_told_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Load) -> None:
+    monkeypatch.setenv("CLOZE_RUNS", str(tmp_path))
+    with pytest.raises(DataError, match=r"^finetune.checkpoint: nowhere/checkpoint does not exist"):
+        plan(load("glue", "finetune.checkpoint=nowhere/checkpoint"))
+    with pytest.raises(DataError, match=r"^vocab: nowhere does not exist"):
+        plan(load("domain-adaptation", "vocab.import_path=nowhere"))
