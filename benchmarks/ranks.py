@@ -4,7 +4,8 @@
 
 Two ranks on this machine, a thread each, over gloo. All variants live in the same two processes and take turns, each with the same model,
 optimizer, batches and loss: `ddp` is the loop that anybody would write around DistributedDataParallel, `zero 0` our own sum of gradients,
-the others DeepSpeed's stages as `cloze pretrain --zero N` runs them. Tokens a second of both ranks together, medians over the rounds.
+the others DeepSpeed's stages as `cloze pretrain --zero N` runs them. Tokens a second of both ranks together, medians over the rounds;
+where both share a core, or other work does, the ratio of the processor time says more.
 """
 
 from __future__ import annotations
@@ -17,75 +18,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import distributed
 
+from benchmarks.steps import batches_of, ours, plain
 from flows.launchers.ranks import RANK_ENVIRONMENT
-from model.data.batch import Batch
-from model.data.collate import collate
-from model.data.sampler import Sampler
-from model.data.shards import Shards
-from model.families.models import new_model
 from model.families.presets import model_config
 from model.train.config import PretrainConfig
-from model.train.distributed import World, join
+from model.train.distributed import join
 from model.train.engines import EngineChoice
-from model.train.engines.create import create
-from model.train.optimizers.adamw import adamw
-from model.train.parameters import parameter_groups
 from model.train.precision import resolve
-from model.train.recipe import recipe, step_pace
-from model.train.scoring import Scoring
 from pipeline.core.execution import Execution
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import environments
 
 RANKS = 2
-Step = Callable[[Batch], None]
-
-
-def scoring_of(config: PretrainConfig, precision: Any) -> Scoring:
-    torch.manual_seed(0)
-    return Scoring(new_model(config.model), ("mlm", "nsp"), precision)
-
-
-def counts_of(scoring: Scoring, batch: Batch) -> torch.Tensor:
-    """Predictions of all ranks: they read batches of one shape, so what is here times their number."""
-    return torch.tensor([RANKS * max(1, count) for count in scoring.targets(batch)], dtype=torch.float32)
-
-
-def ours(config: PretrainConfig, precision: Any, world: World, zero: int) -> Step:
-    scoring = scoring_of(config, precision)
-    settled = recipe(config, precision, step_pace(config))
-    choice = EngineChoice("deepspeed" if zero else "torch", zero)
-    engine = create(choice, scoring, settled, world, micro_batch=config.global_batch // RANKS, accumulation=1)
-
-    def step(batch: Batch) -> None:
-        engine.backward(batch, counts_of(scoring, batch), last=True)
-        engine.step(1e-4)
-
-    return step
-
-
-def ddp(config: PretrainConfig, precision: Any, world: World) -> Step:
-    scoring = scoring_of(config, precision)
-    settled = recipe(config, precision, step_pace(config))
-    optimizer = adamw(parameter_groups(scoring.model, settled), settled)
-    wrapped = torch.nn.parallel.DistributedDataParallel(scoring)
-
-    def step(batch: Batch) -> None:
-        loss, *_ = wrapped(batch, counts_of(scoring, batch) / RANKS)  # it takes the mean over ranks
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(scoring.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
 
 
 def rank(options: argparse.Namespace) -> None:
@@ -94,36 +44,35 @@ def rank(options: argparse.Namespace) -> None:
     model = model_config(options.model, vocab_size=options.vocab_size)
     config = PretrainConfig(model=model, global_batch=RANKS * options.batch, precision=options.precision)
     precision = resolve(options.precision, torch.device("cpu"))
-    shards, sampler = Shards(options.dataset), Sampler(256, 2, 1)
-    batches = [
-        collate(
-            shards.take(*sampler.locate(np.arange(start, start + options.batch))),
-            pad=0,
-            longest=options.length,
-            layout="buckets",
-        )
-        for start in range(world.rank * 128, world.rank * 128 + 128, options.batch)
-    ]
-    steps = {"ddp": ddp(config, precision, world)}
-    steps |= {f"zero {stage}": ours(config, precision, world, int(stage)) for stage in options.zero.split(",")}
+    first = world.rank * 128
+    batches = batches_of(options.dataset, range(first, first + 128), options.batch, options.length)
+    steps = {"ddp": plain(config, precision, world)}
+    for stage in map(int, options.zero.split(",")):
+        steps[f"zero {stage}"] = ours(config, precision, world, EngineChoice("deepspeed" if stage else "torch", stage))
     speeds: dict[str, list[float]] = {name: [] for name in steps}
+    works: dict[str, list[float]] = {name: [] for name in steps}  # processor time of both ranks, with that of gloo's threads
     for number in range(options.rounds + 1):  # the first warms up
         for name, step in steps.items():
             distributed.barrier()
-            began = time.perf_counter()
+            began, worked = time.perf_counter(), time.process_time()
             for at in range(options.steps):
                 step(batches[at % len(batches)])
             distributed.barrier()
+            seconds, work = time.perf_counter() - began, torch.tensor(time.process_time() - worked)
+            distributed.all_reduce(work)
             if number:
-                speeds[name].append(RANKS * options.steps * options.batch * options.length / (time.perf_counter() - began))
+                speeds[name].append(RANKS * options.steps * options.batch * options.length / seconds)
+                works[name].append(float(work))
     if world.first:
-        middle = {name: statistics.median(found) for name, found in speeds.items()}
-        for name, speed in middle.items():
-            ratios = [one / other for one, other in zip(speeds[name], speeds["ddp"], strict=True)]
-            print(
-                f"{name:8}{speed:10,.0f} tokens/s  {statistics.median(ratios):5.2f} of ddp ({min(ratios):.2f} to {max(ratios):.2f})",
-                flush=True,
-            )
+        for name in steps:
+            fast = [one / other for one, other in zip(speeds[name], speeds["ddp"], strict=True)]
+            cheap = [other / one for one, other in zip(works[name], works["ddp"], strict=True)]
+            line = f"{name:8}{statistics.median(speeds[name]):10,.0f} tokens/s  {_ratios(fast)} of ddp"
+            print(f"{line}, by processor time {_ratios(cheap)}", flush=True)
+
+
+def _ratios(found: Sequence[float]) -> str:
+    return f"{statistics.median(found):5.2f} ({min(found):.2f} to {max(found):.2f})"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,72 +21,25 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.steps import Step, batches_of, ours, plain
 from model.data.batch import Batch
 from model.data.collate import collate
 from model.data.sampler import Sampler
 from model.data.shards import Shards
-from model.families.models import new_model
 from model.families.presets import model_config
 from model.train.config import PretrainConfig
 from model.train.distributed import join
 from model.train.engines import EngineChoice
-from model.train.engines.create import create
-from model.train.optimizers.adamw import adamw
-from model.train.parameters import parameter_groups
 from model.train.precision import resolve
-from model.train.recipe import recipe, step_pace
-from model.train.scoring import Scoring
 from pipeline.core.execution import Execution
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import job, run_all
-
-Step = Callable[[Batch], None]
-
-
-def cloze(config: PretrainConfig, precision: str, compiled: bool) -> Step:
-    """A step of our trainer without its loop."""
-    world = join(Execution(threads=torch.get_num_threads()))
-    scoring = Scoring(new_model(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
-    engine = create(
-        EngineChoice("torch", 0),
-        scoring,
-        recipe(config, precision, step_pace(config)),
-        world,
-        micro_batch=config.global_batch,
-        accumulation=1,
-    )
-
-    def step(batch: Batch) -> None:
-        counts = torch.tensor([max(1, count) for count in scoring.targets(batch)], dtype=torch.float32)
-        engine.backward(batch, counts, last=True)
-        engine.step(1e-4)
-
-    return step
-
-
-def bare(config: PretrainConfig, precision: str, compiled: bool) -> Step:
-    """Our model and objectives in the loop that anybody would write."""
-    scoring = Scoring(new_model(config.model), ("mlm", "nsp"), precision, compiled)  # type: ignore[arg-type]
-    optimizer = adamw(
-        parameter_groups(scoring.model, recipe(config, precision, step_pace(config))),
-        recipe(config, precision, step_pace(config)),
-    )
-
-    def step(batch: Batch) -> None:
-        loss, *_ = scoring(batch, torch.tensor([max(1, n) for n in scoring.targets(batch)], dtype=torch.float32))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(scoring.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
 
 
 def loader(dataset: str, batch: int, length: int) -> float:
@@ -148,7 +101,7 @@ def main() -> None:
 
     model = model_config(options.model, vocab_size=options.vocab_size)
     config = PretrainConfig(model=model, global_batch=options.batch, precision=options.precision)
-    join(Execution(threads=options.threads))
+    world = join(Execution(threads=options.threads))
     precision: Any = resolve(options.precision, torch.device("cpu"))
     print(
         f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, {precision}"
@@ -159,19 +112,11 @@ def main() -> None:
             Path(directory) / "dataset", rows=512, length=options.length, vocab_size=options.vocab_size, full=True
         )
         print(f"{'loader':14}{loader(dataset, options.batch, options.length):12,.0f} tokens/s")
-        shards, sampler = Shards(dataset), Sampler(512, 2, 1)
-        batches = [
-            collate(
-                shards.take(*sampler.locate(np.arange(start, start + options.batch))),
-                pad=0,
-                longest=options.length,
-                layout="buckets",
-            )
-            for start in range(0, 512, options.batch)
-        ]
-        variants = {"bare": bare(config, precision, False), "cloze": cloze(config, precision, False)}
+        batches = batches_of(dataset, range(512), options.batch, options.length)
+        whole = EngineChoice("torch", 0)
+        variants = {"bare": plain(config, precision, world), "cloze": ours(config, precision, world, whole)}
         if options.compile:
-            variants["cloze compiled"] = cloze(config, precision, True)
+            variants["cloze compiled"] = ours(config, precision, world, whole, compiled=True)
         speeds = measure(variants, batches, options.rounds, options.seconds)
         for name, speed in speeds.items():
             print(f"{name:14}{speed:12,.0f} tokens/s   {speed / speeds['bare']:.2f} of bare")

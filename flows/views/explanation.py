@@ -5,7 +5,7 @@ Enters the summary of the stage explain: a `pipeline.corpus.explain.Explanation`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,6 +18,7 @@ from rich.text import Text
 Facts = Mapping[str, Any]  # a part of the explanation: a step, a change, a duplicate
 
 MOST = 6  # changes, lines and sentences shown of each
+MOST_FIELDS = 20  # of an infobox
 LINE = 240  # characters of a text shown
 
 _SIGNS = {"=": "dim", "-": "red strike", "+": "green", "…": "dim"}
@@ -27,6 +28,8 @@ _INVISIBLE = {"\n": "⏎", "\t": "⇥", "\u00a0": "⍽", "\r": "␍"}
 def page(found: Facts) -> Group:
     """The whole explanation."""
     parts: list[RenderableType] = [_head(found), *map(_step, found["steps"])]
+    if found["infobox"]:
+        parts.append(_infobox(found["infobox"]))
     if found["sentences"] or found["dropped_sentences"]:
         parts.append(_sentences(found))
     return Group(*parts, _duplicates(found), _end(found))
@@ -54,6 +57,23 @@ def _head(found: Facts) -> RenderableType:
         title=Text(found["title"] or found["id"], style="bold"),
         title_align="left",
         border_style="cyan",
+    )
+
+
+def _infobox(fields: Sequence[tuple[str, str, str]]) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", overflow="fold")
+    table.add_column(overflow="fold")
+    last = ""
+    for box, name, value in fields[:MOST_FIELDS]:
+        if box != last:
+            table.add_row(Text(box, style="dim"), "")
+        table.add_row(Text(name), Text(_short(value)))
+        last = box
+    rest = [Text(f"… {len(fields) - MOST_FIELDS:,} more fields", style="dim italic")] if len(fields) > MOST_FIELDS else []
+    return Group(
+        Rule(f"[bold]infobox  {_count(len(fields), 'field')}", align="left", style="cyan"),
+        Padding(Group(table, *rest), (0, 0, 0, 2)),
     )
 
 

@@ -35,6 +35,16 @@ class Pooler(nn.Module):
         return self.activation(self.dense(hidden[:, 0]))
 
 
+def mean_state(hidden: Tensor, chosen: Tensor) -> Tensor:
+    """The mean state of some places of each row; what stands at the others is not looked at.
+
+    Args: hidden: float [B, L, D]; chosen: bool [B, L], one or more a row. Returns: float [B, D].
+    """
+    places = chosen[:, :, None]
+    mean: Tensor = hidden.masked_fill(~places, 0.0).sum(dim=1) / places.sum(dim=1)
+    return mean
+
+
 class MaskedLMHead(VocabularyHead):
     """Dense, activation, norm, then a decoder whose weight is the word embedding (run_pretraining.py, `get_masked_lm_output`).
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from model.data.batch import LAYOUT, Batch
 from model.data.layouts import Kind
 from model.data.sampler import share
+from model.layers.heads import mean_state
 from model.tasks.encode import TextSamples
 from model.tasks.task import Ints
 
@@ -39,8 +40,7 @@ def pooled(hidden: Tensor, attention_mask: Tensor, pooling: Pooling, pooler: nn.
         return vectors.float()
     if pooling == "first":
         return hidden[:, 0].float()
-    real = attention_mask[:, :, None]
-    return hidden.float().masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1)
+    return mean_state(hidden.float(), attention_mask)
 
 
 class BiEncoder(nn.Module):

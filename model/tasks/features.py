@@ -25,6 +25,7 @@ from model.data.batch import Batch, move
 from model.data.layouts import Kind
 from model.families.config import ModelConfig
 from model.families.models import Backbone
+from model.layers.heads import mean_state
 from model.tasks.encode import evaluation_batches
 from model.tasks.options import Frozen
 from model.tasks.task import Ints, Meaning, Samples, Task
@@ -99,8 +100,7 @@ class _Mean(nn.Module):
     """A pooler: the mean over the real positions."""
 
     def forward(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        real = attention_mask[..., None].to(hidden.dtype)
-        return (hidden * real).sum(dim=1) / real.sum(dim=1)
+        return mean_state(hidden, attention_mask)
 
 
 class FrozenNetwork(nn.Module):

@@ -12,7 +12,7 @@ from model.data.batch import LAYOUT
 from model.families.config import ModelConfig
 from model.families.models import Backbone, Transform, is_backbone, new_backbone, restore_backbone
 from model.layers.encoder import Encoder
-from model.layers.heads import Pooler, initialize
+from model.layers.heads import Pooler, initialize, mean_state
 from model.tasks.features import FrozenNetwork, task_network
 from model.tasks.task import Meaning, Task
 from pipeline.core import random_keys
@@ -21,20 +21,51 @@ from pipeline.core.errors import DataError
 _BODY, _HEAD = 1, 2  # independent random streams
 
 
+class PairFeatures(nn.Module):
+    """One vector a pair: what its texts' mean states u and v say beside each other, a dense layer and tanh on [u; v; |u - v|; u v].
+
+    The features are InferSent's (Conneau et al. 2017, 3.1). Both texts stand in one sequence, so each mean has seen the other text. A
+    text's mean includes the special tokens that frame it.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(4 * hidden_size, hidden_size)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor, second: Tensor) -> Tensor:
+        """Args: hidden: float [B, L, D]; attention_mask: bool [B, L]; second: bool [B, L], where the second text is.
+        Returns: float [B, D].
+        """
+        u, v = (mean_state(hidden, attention_mask & part) for part in (~second, second))
+        return torch.tanh(self.dense(torch.cat([u, v, (u - v).abs(), u * v], dim=-1)))
+
+
 class SequenceClassifier(nn.Module):
     """Encoder, pooler, dropout, and one linear layer on the pooled output (Devlin et al. 2019, figure 4a, b).
 
     Args:
         pooler: where its `head_bias` is false, the linear layer has no bias, as the family's class at Hugging Face has none.
         head: the linear layer's name, as a checkpoint's `heads` says it.
+        pairs: read `PairFeatures` instead of the pooled output.
     """
 
     def __init__(
-        self, encoder: nn.Module, pooler: nn.Module, hidden_size: int, outputs: int, dropout: float, head: str = "classifier"
+        self,
+        encoder: nn.Module,
+        pooler: nn.Module,
+        hidden_size: int,
+        outputs: int,
+        dropout: float,
+        head: str = "classifier",
+        pairs: bool = False,
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.pooler = pooler
+        if pairs:
+            self.features = PairFeatures(hidden_size)
+        else:
+            self.pooler = pooler
+        self._pairs = pairs
         self.dropout = nn.Dropout(dropout)
         self._head = head
         self.add_module(head, nn.Linear(hidden_size, outputs, bias=getattr(pooler, "head_bias", True)))
@@ -42,12 +73,16 @@ class SequenceClassifier(nn.Module):
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Logits, fp32 [B, outputs], of a batch as `TextSamples.batch` makes it."""
         ids, real = batch["input_ids"], batch["attention_mask"]
-        if isinstance(self.encoder, Encoder) and isinstance(self.pooler, Pooler) and self.pooler.reads_first:
+        if self._pairs:
+            hidden = self.encoder(ids, real, batch["token_type_ids"], batch.get(LAYOUT))
+            pooled = self.features(hidden, real, batch["token_type_ids"].bool())
+        elif isinstance(self.encoder, Encoder) and isinstance(self.pooler, Pooler) and self.pooler.reads_first:
             first = torch.arange(0, ids.numel(), ids.shape[1], device=ids.device)
             hidden = self.encoder(ids, real, batch["token_type_ids"], batch.get(LAYOUT), first)[:, None]
+            pooled = self.pooler(hidden, real)
         else:
-            hidden = self.encoder(ids, real, batch["token_type_ids"], batch.get(LAYOUT))
-        logits: Tensor = self.get_submodule(self._head)(self.dropout(self.pooler(hidden, real)))
+            pooled = self.pooler(self.encoder(ids, real, batch["token_type_ids"], batch.get(LAYOUT)), real)
+        logits: Tensor = self.get_submodule(self._head)(self.dropout(pooled))
         return logits.float()
 
 

@@ -96,7 +96,15 @@ class TableOptions(TaskOptions):
         return self
 
 
-class TextOptions(TableOptions):
+class SentenceOptions(TableOptions):
+    """Of texts, or pairs of texts, of which one thing is asked."""
+
+    pair_features: bool = False
+    """Of pairs: classify by the mean states of both texts, how far these differ and their product (Conneau et al. 2017, InferSent), not by
+    the pooled state. What a small encoder cannot yet compare by itself, this does for it; such a checkpoint has no class at Hugging Face."""
+
+
+class TextOptions(SentenceOptions):
     """Of texts, or pairs of texts, with a label each."""
 
     labels: tuple[str, ...] = ()
@@ -131,7 +139,7 @@ class RetrievalOptions(TaskOptions):
     """Also tell, among the group's queries, the one that a passage answers; the loss is the mean of both."""
 
 
-class RegressionOptions(TableOptions):
+class RegressionOptions(SentenceOptions):
     """Of texts, or pairs of texts, with a number each."""
 
     lowest: float | None = None

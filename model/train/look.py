@@ -23,24 +23,25 @@ from model.train.engines.protocol import Engine, Held
 from model.train.layer_groups import GROUPS, groups_of
 from model.train.parameters import trained_parameters
 
-SAMPLED = 1 << 14  # numbers of a parameter, evenly spaced, that its update is measured by: to a per cent
+SAMPLED = 1 << 14  # numbers of a parameter, evenly spaced, that its update is measured by: to a per cent or two
+TOGETHER = 4  # of these side by side: each place is fetched from memory anew
 
 
 @dataclass(slots=True)
 class _Watched:
-    """Numbers of one parameter that the optimizer is about to change.
+    """Numbers of parameters that the optimizer is about to change.
 
     Attributes:
-        group: index in `GROUPS`.
-        values: a sample of them, a view.
-        before: as they were.
-        weight: how many numbers each of the sample stands for.
+        groups: int64 [parts], index in `GROUPS` of each part.
+        values: a sample of each part, views.
+        before: all of these as they were, one behind the other.
+        weights: how many numbers each of a sample stands for, float64 [parts].
     """
 
-    group: int
-    values: Tensor
+    groups: Tensor
+    values: list[Tensor]
     before: Tensor
-    weight: float
+    weights: Tensor
 
 
 class Look:
@@ -66,11 +67,13 @@ class Look:
 
         def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             found = [part for tensor in _tensors(optimizer) for part in held.get(id(tensor), ())]
-            self._gradients(found)
-            watched.extend(map(self._watched, found))
+            if found:
+                self._gradients(found)
+                watched.append(self._watched(found))
 
         def after(*_: Any) -> None:
-            self._updates(watched)
+            for item in watched:
+                self._updates(item)
             watched.clear()
 
         handles = [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
@@ -101,32 +104,50 @@ class Look:
         return {name: float(f"{value:.5g}") for name, value in found.items()}
 
     def _gradients(self, found: Sequence[Held]) -> None:
-        by_group: dict[int, list[Tensor]] = {}
-        for part in found:
-            gradient = part.tensor.grad
-            if gradient is not None:
-                by_group.setdefault(self._index(part), []).append(part.of(gradient))
-        for group, gradients in by_group.items():
-            self._add(0, group, torch.nn.utils.get_total_norm(gradients).double().square())
+        there = [(part, part.tensor.grad) for part in found if part.tensor.grad is not None]
+        if there:
+            squares = _squares([part.of(gradient) for part, gradient in there])
+            self._add(0, self._groups([part for part, _ in there], squares.device), squares)
 
-    def _watched(self, part: Held) -> _Watched:
-        values = part.of(part.tensor.detach())
-        # an odd distance, so that a sample is no column of a matrix whose width is even
-        values = values[:: (part.length // SAMPLED) | 1] if part.length > SAMPLED else values
-        return _Watched(self._index(part), values, values.clone(), part.length / len(values))
+    def _watched(self, found: Sequence[Held]) -> _Watched:
+        values = [_sampled(part.of(part.tensor.detach())) for part in found]
+        weights = [part.length / sample.numel() for part, sample in zip(found, values, strict=True)]
+        before = _together(values)
+        of = torch.tensor(weights, dtype=torch.float64, device=before.device)
+        return _Watched(self._groups(found, before.device), values, before, of)
 
-    def _updates(self, watched: Sequence[_Watched]) -> None:
-        for item in watched:
-            self._add(1, item.group, item.weight * (item.values - item.before).norm().double().square())
-            self._add(2, item.group, item.weight * item.before.norm().double().square())
+    def _updates(self, item: _Watched) -> None:
+        sizes = [sample.numel() for sample in item.values]
+        moved = _together(item.values).sub_(item.before)
+        self._add(1, item.groups, item.weights * _squares(torch.split(moved, sizes)))
+        self._add(2, item.groups, item.weights * _squares(torch.split(item.before, sizes)))
 
-    def _index(self, part: Held) -> int:
-        return GROUPS.index(self._group(part.name))
+    def _groups(self, parts: Sequence[Held], device: torch.device) -> Tensor:
+        return torch.tensor([GROUPS.index(self._group(part.name)) for part in parts], device=device)
 
-    def _add(self, row: int, group: int, square: Tensor) -> None:
+    def _add(self, row: int, groups: Tensor, squares: Tensor) -> None:
         if self._sums is None:
-            self._sums = torch.zeros(3, len(GROUPS), dtype=torch.float64, device=square.device)
-        self._sums[row, group] += square
+            self._sums = torch.zeros(3, len(GROUPS), dtype=torch.float64, device=squares.device)
+        self._sums[row].index_add_(0, groups, squares)
+
+
+def _together(parts: Sequence[Tensor]) -> Tensor:
+    """A copy of all of them, one behind the other."""
+    return torch.cat([part.flatten() for part in parts])
+
+
+def _squares(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of the squares of each, float64 [parts]: a few operations for all of them."""
+    return torch.stack(torch._foreach_norm(list(parts))).double().square()
+
+
+def _sampled(values: Tensor) -> Tensor:
+    """Numbers of a flat tensor, a view; by an odd distance, so that they are no columns of a matrix whose width is even."""
+    if len(values) <= SAMPLED:
+        return values
+    distance = (len(values) // (SAMPLED // TOGETHER)) | 1
+    places = len(values) // distance
+    return values[: places * distance].view(places, distance)[:, :TOGETHER]
 
 
 def _tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:

@@ -1,21 +1,20 @@
 """The training loop, whatever is trained: steps, measurements, log lines, checkpoints, stopping and resuming.
 
 Every rank runs it; only the first writes and reports. `model.train.interfaces` says what it is given, `model.train.steps` how
-a step is prepared and agreed on, `model.train.engines` how it is run. It is one thing, long as it is: a step, its line, its
-measurement and its checkpoint change one `Progress`, and their order is what makes a resume exact.
+a step is prepared and agreed on, `model.train.engines` how it is run, `model.train.due` when what is due, `model.train.outcomes` what became
+of it. The rest is one thing: a step, its line, its measurement and its checkpoint change one `Progress`, and their order is what makes a
+resume exact.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import repeat
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from model.data.batch import move
 from model.data.prefetch import Prefetch
@@ -23,13 +22,14 @@ from model.train import state
 from model.train.arriving import Arriving, departing
 from model.train.clock import Clock
 from model.train.distributed import StopRequest, World
+from model.train.due import Due
 from model.train.engines.average import decay_at
 from model.train.engines.create import create
-from model.train.engines.loss_scale import LEAST
 from model.train.grace import Grace
-from model.train.interfaces import Interrupted, Milestones, Training
+from model.train.interfaces import Interrupted, Training
 from model.train.look import Look
-from model.train.metrics import SKIPPED, Window, memory
+from model.train.metrics import memory
+from model.train.outcomes import Outcomes, Stepped
 from model.train.pace import Moment
 from model.train.profiler import Profiler
 from model.train.rollback import Passing, RollBack, go_back, sound
@@ -45,7 +45,6 @@ from pipeline.core.reporting import Reporter
 from pipeline.core.stage import Build
 
 _DROPOUT = 3  # random stream, beside the sampler's and the weights'
-LINES = 100  # log lines of a training that does not know its number of steps
 MOMENT = "moment"
 HELDOUT = "heldout_"  # opens the name of what is measured; that of the weights' average is `heldout_ema_…`
 
@@ -87,17 +86,6 @@ def train(
         loop.saver.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Unread:
-    """A step whose gradient's norm may still be on its way from the device."""
-
-    step: int  # from 1
-    norm: Arriving
-    figures: Tensor
-    counts: Tensor
-    scale: Arriving | None  # of the loss
-
-
 class _Loop:
     """One rank's run. `progress` is all that a checkpoint must say of it beside weights and optimizer."""
 
@@ -125,15 +113,15 @@ class _Loop:
             data=training.data,
         )
         self.progress = state.Progress() if resumed is None else resumed.progress
-        self.telling = Telling(training, world, report, lambda: (self.progress.step, self._last))
-        self.window = Window(training.trained.names, world.device)
+        self.telling = Telling(training, world, report, lambda: (self.progress.step, self.due.last))
+        self.due = Due(training, self.execution)
+        self.outcomes = Outcomes(training, world, self.telling)
         self.source = Passing(training.source, self.progress.passed)
         self.pulse = world.pulse
         self.watchdog = Watchdog(world.pulse, self.execution.hang_seconds, training.compiled)
         self.clock = Clock(world.pulse, self.watchdog, world.timeline, training.utilisation)
         self.waits = Waits(world)
         self.grace = Grace(report, training.trained.model, world)
-        self._unread: list[_Unread] = []
         self._saved: int | None = None  # the step of the newest checkpoint
         self.saver = Saver(
             training.path,
@@ -144,8 +132,6 @@ class _Loop:
             averages=self.recipe.ema is not None,
             sync=self._sync,
         )
-        self._save_from = time.monotonic() + 60.0 * self.execution.checkpoint_minutes
-        self._last: int | None = self.recipe.pace.steps  # the number of the last step, from 1, as soon as it is known
         self.engine = create(
             training.engine,
             training.trained,
@@ -164,7 +150,7 @@ class _Loop:
             self._load(resumed)
             self._restore_scale()
             if resumed.own:
-                self.window.restore(progress.window, self.world)
+                self.outcomes.restore(progress)
                 self._saved = progress.step
         dropped = self.telling.resume(progress.step, progress.pending is not None)
         if resumed is not None and resumed.own:
@@ -204,13 +190,14 @@ class _Loop:
     def run(self) -> Finished:
         """Train to the end; see `train` above."""
         progress, training = self.progress, self.training
-        if self._last is None and self.world.first_decides(lambda: int(self.recipe.pace.over(progress.step, progress.tokens))):
-            self._last = progress.step
+        pace, due = self.recipe.pace, self.due
+        if due.last is None and self.world.first_decides(lambda: int(pace.over(progress.step, progress.tokens))):
+            due.last = progress.step
         if progress.pending is not None:
             unfinished, progress.pending = progress.pending, None
             moment = unfinished.pop(MOMENT, None)
-            self._finish_line(unfinished, self._course(progress.step) if moment is None else Moment(**moment))
-        while not self._over():
+            self._finish_line(unfinished, due.course(progress.step) if moment is None else Moment(**moment))
+        while not due.over(self.progress):
             try:
                 self._steps()
                 self.watchdog.end()
@@ -222,13 +209,13 @@ class _Loop:
         if note := self.profiler.close(self.progress.step):
             self.telling.note(note)
         progress = self.progress
-        if self._last is not None and progress.step < self._last:
-            self.telling.note(f"stopped early after step {progress.step} of {self._last}: the best is {progress.best}")
+        if due.last is not None and progress.step < due.last:
+            self.telling.note(f"stopped early after step {progress.step} of {due.last}: the best is {progress.best}")
         self._save()
         self._settle()
         if self.world.first:
-            state.tidy(training.path, self._kept())
-        best = int(progress.best["step"]) if training.keep_best and progress.best else None
+            state.tidy(training.path, due.kept(progress))
+        best = due.best(progress)
         return Finished(
             progress=progress,
             last=self.telling.metrics.last() if self.world.first else {},
@@ -243,9 +230,9 @@ class _Loop:
         progress, pace = self.progress, self.recipe.pace
         asks = Asks(
             stop=lambda: self.stop.asked or self.saver.failed,
-            save=self._save_due,
+            save=self.due.clock,
             tell=pace.tell,
-            over=self._over,
+            over=lambda: self.due.over(progress),
             own=self.waits.tell,
         )
         with Prefetch(prepare(self.training, self.source, self.world, progress.step)) as prepared:
@@ -258,7 +245,7 @@ class _Loop:
                     self._save()
                 moment = pace.moment(progress.step, progress.tokens, agreed.tokens, agreed.told)
                 if moment.last:
-                    self._last = progress.step + 1
+                    self.due.last = progress.step + 1
                 with self.pulse.within(Phase.COMPUTING):
                     line = self._step(work, agreed, moment)
                 self.clock.step(agreed.tokens, work.sizes)
@@ -267,7 +254,7 @@ class _Loop:
                 if line is not None:
                     with self.pulse.within(Phase.LOGGING):
                         self._finish_line({**line, **self.clock.line(), **self.waits.line()}, moment)
-                if self._keeps(progress.step) or self._improved():
+                if self.due.keeps(progress):
                     self._save()
                 if self.profiler.asked:
                     with self.clock.aside():
@@ -277,32 +264,6 @@ class _Loop:
                 self._tell_saved()
                 self.watchdog.begin(progress.step + 1)
                 self.grace.stepped(self.watchdog.usual)
-
-    def _over(self) -> bool:
-        """Whether the last step is done, or patience has ended: that follows from the steps and the best one alone, so a training that
-        is resumed ends alike.
-        """
-        if self._last is not None and self.progress.step >= self._last:
-            return True
-        patience, best = self.training.patience, self.progress.best
-        if patience is None or best is None:
-            return False
-        since = range(int(best["step"]) + 1, self.progress.step + 1)
-        return sum(self._measures(step, self._course(step)) for step in since) >= patience
-
-    def _course(self, step: int) -> Moment:
-        """The moment of step `step` (from 1), of a training that is counted in steps."""
-        return self.recipe.pace.moment(step - 1, 0, 0, (0, 0))
-
-    def _improved(self) -> bool:
-        """Whether this step is the best so far and must be kept."""
-        best = self.progress.best
-        return self.training.keep_best and best is not None and best["step"] == self.progress.step
-
-    def _kept(self) -> Milestones:
-        """The steps whose checkpoints stay."""
-        kept, best = self.training.milestones, self.progress.best
-        return replace(kept, steps=kept.steps | {int(best["step"])}) if self.training.keep_best and best else kept
 
     def _step(self, work: Prepared, agreed: Agreed, moment: Moment) -> dict[str, Any] | None:
         """One step; returns the beginning of its log line if it gets one."""
@@ -314,7 +275,7 @@ class _Loop:
             torch.manual_seed(int(random_keys.derive(recipe.seed, _DROPOUT, step, item.first)))
             figures += self.engine.backward(move(item.batch, device), counts, last=number + 1 == len(work.micro_batches))
         rate = recipe.learning_rate_at(moment)
-        logs = self._logs(step + 1, moment)
+        logs = self.due.logs(step + 1, moment)
         scale = None if self.engine.scale is None else Arriving(self.engine.scale.value)
         with self.look.at(logs):
             norm = Arriving(self.engine.step(rate))
@@ -322,14 +283,14 @@ class _Loop:
             self.engine.average(decay_at(recipe.ema, step))
         progress.step, progress.tokens = step + 1, progress.tokens + agreed.tokens
         progress.by_source = [ours + now for ours, now in zip(progress.by_source or repeat(0), agreed.by_source, strict=False)]
-        self._unread.append(_Unread(step + 1, norm, figures, counts, scale))
+        self.outcomes.add(Stepped(step + 1, norm, figures, counts, scale))
         self._read(keep=0 if logs or device.type == "cpu" else 1)
         if not logs:
             self.telling.still_there()
             return None
         line = {
             "step": progress.step,
-            **self.window.means(self.world),
+            **self.outcomes.window.means(self.world),
             **self.look.figures(norm.value),
             **recipe.learning_rates_at(moment),
             "tokens": progress.tokens,
@@ -337,7 +298,7 @@ class _Loop:
             **({} if scale is None else {"loss_scale": scale.value}),
             **self._mixed_figures(),
         }
-        self.window = Window(self.training.trained.names, device)
+        self.outcomes.begin()
         if progress.step == self.training.begun.step + 1:
             progress.first_loss = line.get("loss")
             self.telling.first_loss(progress.first_loss)
@@ -347,59 +308,12 @@ class _Loop:
         mixed, progress = self.training.mixed, self.progress
         return {} if mixed is None else mixed.figures(self.source.samples(progress.step), progress.by_source)
 
-    def _logs(self, step: int, moment: Moment) -> bool:
-        """Whether step `step` (from 1) gets a log line: the first, the last and the measured ones always do."""
-        every = self.training.log_every
-        due = moment.ends(LINES) if every is None else step % every == 0
-        return due or moment.last or step == self.training.begun.step + 1 or self._measures(step, moment)
-
-    def _keeps(self, step: int) -> bool:
-        """Whether step `step` (from 1) gets a checkpoint, by the number of steps; the last one always does."""
-        every = self.execution.checkpoint_every
-        due = bool(every and step % every == 0) and not self.progress.skipped_in_a_row  # no pruning of the one to go back to
-        return step != self._last and (step in self.training.milestones or due)
-
-    def _measures(self, step: int, moment: Moment) -> bool:
-        measure = self.training.measure
-        wanted = moment.last or step in self.training.milestones  # a checkpoint that is kept has its figures
-        return measure is not None and (wanted or measure.due(step, moment))
-
     def _read(self, keep: int) -> None:
-        """Read the norms of all steps but the last `keep`: a GPU is asked of a step while it already runs the next."""
-        while len(self._unread) > keep:
-            item = self._unread.pop(0)
-            with self.pulse.within(Phase.EXCHANGE):  # a device may wait for the other ranks' here
-                norm = item.norm.value
-            if math.isfinite(norm):
-                self.progress.updates += 1
-                self.progress.skipped_in_a_row = 0
-                self.window.add(item.figures, item.counts, norm)
-            elif item.scale is not None and item.scale.value > LEAST:
-                self._overflowed(item.step, item.scale.value)
-            else:
-                self._skipped(item.step)
-
-    def _overflowed(self, step: int, scale: float) -> None:
-        """Count a step without an update whose scaled gradient was too large for fp16: no fault of its rows, and no alarm."""
-        self.progress.skipped += 1
-        self.progress.overflows += 1
-        self.telling.note(
-            f"step {step} was skipped: its gradient overflows fp16 at a loss scale of {scale:,.0f}, which is halved"
-        )
+        self.outcomes.read(self.progress, self.source, keep=keep)
 
     def _restore_scale(self) -> None:
         if self.engine.scale is not None:
             self.engine.scale.restore(self.progress.loss_scale)
-
-    def _skipped(self, step: int) -> None:
-        """Count a step without an update, say what it was made of, and go back after too many in a row."""
-        progress = self.progress
-        progress.skipped += 1
-        progress.skipped_in_a_row += 1
-        self.telling.skips.add({"step": step, **self.source.rows(step - 1)})
-        self.telling.note(f"step {step} was skipped: its gradient is not finite (rows in {SKIPPED})", "warning")
-        if progress.skipped_in_a_row >= self.recipe.max_skipped:
-            raise RollBack(step, progress.skipped_in_a_row)
 
     def _go_back(self, found: RollBack) -> None:
         """Go on from the last good checkpoint, past the rows of the steps since then."""
@@ -409,17 +323,15 @@ class _Loop:
         self.progress = before.progress
         self._restore_scale()
         self.source = Passing(self.training.source, self.progress.passed)
-        self._unread.clear()
-        self.window = Window(self.training.trained.names, self.world.device)
-        self.window.restore(self.progress.window, self.world)
-        self._saved, self._last = self.progress.step, self.recipe.pace.steps
+        self.outcomes.restore(self.progress)
+        self._saved, self.due.last = self.progress.step, self.recipe.pace.steps
         self.telling.metrics.cut(self.progress.step)
         self.telling.note(bad, "warning")
 
     def _finish_line(self, line: dict[str, Any], moment: Moment) -> None:
         """Add the measurement if it is due, write the line, report it."""
         measure, progress = self.training.measure, self.progress
-        if measure is not None and self._measures(progress.step, moment):
+        if measure is not None and self.due.measures(progress.step, moment):
             try:
                 with self.clock.aside("evaluation"):
                     line |= measure(progress.step, moment, lambda: self.stop.asked)
@@ -439,13 +351,6 @@ class _Loop:
         line |= {**self.world.timeline.line(), **memory(self.world.device), "time": round(time.time(), 3)}
         self.telling.line(line)
 
-    def _save_due(self) -> bool:
-        """Whether the clock says that a checkpoint is due, where no number of steps does. Asking sets it anew."""
-        if self.execution.checkpoint_every is not None or time.monotonic() < self._save_from:
-            return False
-        self._save_from = time.monotonic() + 60.0 * self.execution.checkpoint_minutes
-        return True
-
     def _save(self) -> None:
         """Begin to write this step's checkpoint, unless it is there. Every rank calls it."""
         self._read(keep=0)
@@ -454,14 +359,14 @@ class _Loop:
         if not sound(self.training.trained.model, self.world):
             raise RollBack(self.progress.step, max(1, self.progress.skipped_in_a_row))
         with self.clock.aside("save"):
-            self.progress.window = self.window.state(self.world)
+            self.progress.window = self.outcomes.window.state(self.world)
             self.progress.loss_scale = [] if self.engine.scale is None else self.engine.scale.state()
             self.progress.samples = samples = self.source.samples(self.progress.step)
             datasets: Sequence[Mapping[str, Any]] = ()
             self.progress.places = {}
             if (mixed := self.training.mixed) is not None:
                 self.progress.places, datasets = mixed.places(samples), mixed.told(samples, self.progress.by_source)
-            self.saver.begin(self.progress, self._kept(), self.engine, datasets)
+            self.saver.begin(self.progress, self.due.kept(self.progress), self.engine, datasets)
         self._saved = self.progress.step
 
     def _sync(self) -> None:
@@ -486,6 +391,6 @@ class _Loop:
         self._settle()
         saved = storage.join(self.training.path, checkpoints.STEPS, checkpoints.step_name(self.progress.step))
         raise Stopped(
-            f"training was stopped after step {self.progress.step}{'' if self._last is None else f' of {self._last}'}; {saved} is saved:"
+            f"training was stopped after step {self.progress.step}{'' if self.due.last is None else f' of {self.due.last}'}; {saved} is saved:"
             " run again to go on"
         )

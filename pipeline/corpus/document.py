@@ -6,8 +6,9 @@ Readers make it (pipeline/corpus/readers); steps (pipeline/corpus/steps) map it 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 # Holes stand where a reader took out something that words cannot replace, one character each. A sentence with a hole in it is no
 # sentence any more: it is dropped when the text is split, and counted by what was there. They are private-use characters.
@@ -16,6 +17,14 @@ HOLE_TEMPLATE = "\ue0fe"
 HOLE_LIST = "\ue0fd"
 HOLES = {HOLE: "formula", HOLE_TEMPLATE: "template", HOLE_LIST: "lead_in"}
 A_HOLE = re.compile(f"[{''.join(HOLES)}]")
+
+
+class Field(NamedTuple):
+    """A line of an infobox. Attributes: box: what kind it is, such as `settlement`, where the source says it; name, value: plain text."""
+
+    box: str
+    name: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +40,7 @@ class Document:
         url: its own address, where the source says it; else empty.
         licence: its own, where the source says it; from the reader on that of its source, where that is known (pipeline/corpus/provenance.py).
         origin: what its source is called, which `pipeline.corpus.extract` fills in.
+        infobox: what stands beside the text as names and values, in order; empty unless the options want it.
     """
 
     id: str
@@ -41,11 +51,17 @@ class Document:
     url: str = ""
     licence: str = ""
     origin: str = ""
+    infobox: tuple[Field, ...] = ()
 
     @property
     def text(self) -> str:
         """The paragraphs, one a line."""
         return "\n".join(self.paragraphs)
+
+    def infobox_by(self, change: Callable[[str], str]) -> tuple[Field, ...]:
+        """The infobox with all its texts changed, without the fields that lost their name or value."""
+        changed = (Field(*map(change, field)) for field in self.infobox)
+        return tuple(field for field in changed if field.name and field.value)
 
 
 def mended(text: str) -> str:
@@ -60,12 +76,13 @@ def mended(text: str) -> str:
 def well_formed(document: Document) -> Document:
     """The document with `mended` names and text, so that it can be written."""
     names = (document.id, document.title, document.url, document.licence)
-    fields = (*names, *document.paragraphs)
+    fields = (*names, *document.paragraphs, *(text for field in document.infobox for text in field))
     if all(text.isascii() or mended(text) is text for text in fields):
         return document
     paragraphs = tuple(map(mended, document.paragraphs))
     name, title, url, licence = map(mended, names)
-    return replace(document, id=name, title=title, url=url, licence=licence, paragraphs=paragraphs)
+    infobox = document.infobox_by(mended)
+    return replace(document, id=name, title=title, url=url, licence=licence, paragraphs=paragraphs, infobox=infobox)
 
 
 def joined(sentences: Iterable[str], starts: Iterable[int]) -> str:

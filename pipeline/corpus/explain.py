@@ -25,7 +25,7 @@ from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.dedup import signatures
 from pipeline.corpus.dedup.columns import Columns
 from pipeline.corpus.dedup.plan import REASONS, find_duplicates
-from pipeline.corpus.document import Document, joined
+from pipeline.corpus.document import Document, Field, joined
 from pipeline.corpus.extract import ReadBundle, is_heldout, read_documents
 from pipeline.corpus.parts import taken
 from pipeline.corpus.readers.base import Tally
@@ -80,6 +80,7 @@ class Explanation:
         id, title, source: its names.
         file: where it was read from.
         url, origin, licence: where its source says it is from.
+        infobox: (box, name, value) of each of its fields, as they are kept.
         raw_bytes: of the document in the source.
         reader: what the reader dropped inside it, by reason.
         paragraphs: as its reader gave it.
@@ -111,6 +112,7 @@ class Explanation:
     url: str = ""
     origin: str = ""
     licence: str = ""
+    infobox: list[Field] = field(default_factory=list)
 
 
 class _Watching(Tally):
@@ -177,6 +179,7 @@ def _find(config: CorpusConfig, slices: Sequence[PlannedSlice], wanted: str, rep
                     url=document.url,
                     origin=document.origin,
                     licence=document.licence,
+                    infobox=list(document.infobox),
                 )
                 return found, document
             matcher = difflib.SequenceMatcher(None, lowered, document.title.casefold())
@@ -221,6 +224,8 @@ def _run_steps(config: CorpusConfig, prepared: Mapping[str, Any], raw: Document,
     result = run_steps(raw, build_steps(config, prepared), observe)
     if result.document is None:
         found.outcome = str(result.reason)
+    else:
+        found.infobox = list(result.document.infobox)
     return result.document is not None
 
 

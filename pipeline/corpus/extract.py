@@ -165,6 +165,7 @@ def _row(document: Document, sentences: Sentences, config: CorpusConfig, minhash
         "url": document.url,
         "licence": document.licence,
         "origin": document.origin,
+        "infobox": [field._asdict() for field in document.infobox],
         "split": HELDOUT if heldout else TRAIN,
         "sentences": sentences.texts,
         "paragraphs": sentences.paragraphs,

@@ -93,6 +93,8 @@ def compact(array: pa.Array, kind: pa.DataType | None = None) -> pa.Array:
         offsets = array.offsets.to_numpy().astype(np.int32)
         values = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
         return pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), compact(values), type=kind)
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([compact(one) for one in array.flatten()], fields=list(kind))
     if pa.types.is_string(kind):
         ends = (
             np.frombuffer(array.buffers()[1], dtype=np.int32, count=len(array) + 1, offset=4 * array.offset)

@@ -83,11 +83,12 @@ def read_shard(path: str) -> pa.Table:
 
 
 def completed(table: pa.Table) -> pa.Table:
-    """A shard of any version of the schema with all columns of CORPUS, names that nobody gave empty."""
-    columns = [
-        table[field.name] if field.name in table.column_names else pa.array([""] * table.num_rows, field.type)
-        for field in CORPUS
-    ]
+    """A shard of any version of the schema with all columns of CORPUS, those that it lacks empty in every document."""
+
+    def empty(kind: pa.DataType) -> pa.Array:
+        return pa.array([[] if pa.types.is_list(kind) else ""] * table.num_rows, kind)
+
+    columns = [table[field.name] if field.name in table.column_names else empty(field.type) for field in CORPUS]
     return pa.table(columns, schema=CORPUS)
 
 

@@ -25,7 +25,7 @@ from pipeline.corpus.steps.chain import prepare_steps
 if TYPE_CHECKING:
     from pipeline.corpus.dedup.plan import Plan
 
-VERSION = 7  # 7: what more templates of wikitext say, in French, Portuguese and others; apostrophes before italics
+VERSION = 8  # 8: a column for what infoboxes say; ranges and sums of convert
 
 CARD_PAGE, CARD = "card.html", "card.json"
 PAIRS = 6  # of duplicates of each kind in the card

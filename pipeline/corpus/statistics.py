@@ -50,7 +50,7 @@ def measure(batch: pa.RecordBatch, total: int) -> dict[str, Any]:
 
     Returns:
         `origins` (documents, sentences, words, characters and bytes by kind, origin and licence), `documents` and `sentences` (counts a bin), `samples`,
-        and `languages` (documents of the sample by language).
+        `languages` (documents of the sample by language), and `infoboxes` (documents with one, and their fields).
     """
     sentences = batch["sentences"]
     offsets = sentences.offsets.to_numpy().astype(np.int64)
@@ -80,6 +80,7 @@ def measure(batch: pa.RecordBatch, total: int) -> dict[str, Any]:
         "sentences": _histogram(sentence_words, SENTENCE_BINS),
         "samples": _samples(batch, total),
         "languages": _languages(batch, total),
+        "infoboxes": _infoboxes(batch["infobox"]),
     }
 
 
@@ -162,6 +163,11 @@ def _samples(batch: pa.RecordBatch, total: int) -> list[dict[str, Any]]:
     return samples
 
 
+def _infoboxes(column: pa.ListArray) -> dict[str, int]:
+    fields = np.diff(column.offsets.to_numpy())
+    return {"documents": int((fields > 0).sum()), "fields": int(fields.sum())}
+
+
 def _languages(batch: pa.RecordBatch, total: int) -> dict[str, int]:
     identify = _identify()
     if identify is None:
@@ -181,6 +187,7 @@ def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     sentences = np.zeros(len(SENTENCE_BINS) + 1, dtype=np.int64)
     samples: list[dict[str, Any]] = []
     languages: dict[str, int] = {}
+    infoboxes = {"documents": 0, "fields": 0}
     for shard in shards:
         origins += shard["origins"]
         documents += np.array(shard["documents"])
@@ -188,6 +195,7 @@ def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         samples = sorted([*samples, *shard["samples"]], key=lambda sample: (sample["rank"], sample["id"]))[:SAMPLES]
         for language, count in shard["languages"].items():
             languages[language] = languages.get(language, 0) + count
+        infoboxes = {name: count + shard["infoboxes"][name] for name, count in infoboxes.items()}
     return {
         "sources": {kind: figures for (kind,), figures in added(origins, "kind").items()},
         "origins": [
@@ -198,4 +206,5 @@ def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "sentences": sentences.tolist(),
         "samples": [{name: value for name, value in sample.items() if name != "rank"} for sample in samples],
         "languages": dict(sorted(languages.items(), key=lambda pair: (-pair[1], pair[0]))),
+        "infoboxes": infoboxes,
     }

@@ -5,7 +5,8 @@
 is that process, a pool's fork server. It takes JSON lines on standard input, and says on standard output what becomes of its children:
 
     in   {"start": worker id, "control": address}     {"signal": worker id, "number": 15}
-    out  {"started": worker id, "pid": n}             {"ended": worker id, "code": return code, "unit": what it was at}
+    out  {"started": worker id, "pid": n}             {"ended": worker id, "code": return code, "unit": what it was at,
+                                                       "begun": whether the engine had given it work}
 
 Starting a worker this way takes a few milliseconds, where importing Beam takes more than a second, and an engine asks for new workers
 with every pipeline. The fork server never starts a thread, so that forking is safe. When the pool goes, its input ends and it
@@ -32,19 +33,33 @@ from pipeline.core.processes import PARENT_PID, die_with_parent
 PRELOADED = ("apache_beam.runners.worker.sdk_worker", "pyarrow.compute", "pipeline.engines.fan_out")
 POLL_SECONDS = 0.05
 NOTE_BYTES = 256
-_note: mmap.mmap | None = None  # of this worker; none where no fork server has forked it
+_note: mmap.mmap | None = (
+    None  # of this worker: its unit, and a byte for whether it has begun; none where no fork server has forked it
+)
 
 
 def tell_unit(name: str) -> None:
     """Note the unit that this worker is at, if a pool wants to know: for the sentence about a worker that was killed."""
     if _note is not None:
-        _note[:] = name.encode()[:NOTE_BYTES].ljust(NOTE_BYTES, b"\0")
+        _note[:NOTE_BYTES] = name.encode()[:NOTE_BYTES].ljust(NOTE_BYTES, b"\0")
+
+
+def _tell_begun() -> None:
+    if _note is not None:
+        _note[NOTE_BYTES] = 1
 
 
 def work(control: str, worker_id: str) -> None:
     """Serve the engine at `control` until it closes the channel."""
     import grpc
     from apache_beam.runners.worker.sdk_worker import SdkHarness
+
+    class Harness(SdkHarness):  # type: ignore[misc]
+        """Says when the engine gives it work: then the engine sees for itself whether it lives."""
+
+        def _request_process_bundle(self, request: Any) -> None:
+            _tell_begun()
+            super()._request_process_bundle(request)
 
     form = f"%(asctime)s worker {worker_id} %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.WARNING, format=form, force=True)
@@ -53,18 +68,19 @@ def work(control: str, worker_id: str) -> None:
     tell = threading.excepthook
     threading.excepthook = lambda args: None if isinstance(args.exc_value, grpc.RpcError) else tell(args)
     with contextlib.suppress(grpc.RpcError):  # the engine is gone, or has no more work for us
-        SdkHarness(control, worker_id=worker_id).run()
+        Harness(control, worker_id=worker_id).run()
 
 
 @dataclass
 class Child:
-    """A worker, and the memory in which it notes the unit that it is at."""
+    """A worker, and the memory in which it notes the unit that it is at, and that it has begun."""
 
     worker_id: str
-    note: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, NOTE_BYTES))
+    note: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, NOTE_BYTES + 1))
 
-    def unit(self) -> str:
-        return self.note[:].rstrip(b"\0").decode(errors="ignore")
+    def ended(self, code: int) -> dict[str, Any]:
+        unit = self.note[:NOTE_BYTES].rstrip(b"\0").decode(errors="ignore")
+        return {"ended": self.worker_id, "code": code, "unit": unit, "begun": bool(self.note[NOTE_BYTES])}
 
 
 class ForkServer:
@@ -124,7 +140,7 @@ class ForkServer:
             if pid == 0:
                 return
             child = self._children.pop(pid)
-            _say({"ended": child.worker_id, "code": os.waitstatus_to_exitcode(status), "unit": child.unit()})
+            _say(child.ended(os.waitstatus_to_exitcode(status)))
             child.note.close()
 
 

@@ -6,6 +6,9 @@ In the stage's process it serves the local and the embedded engines. As a progra
 
 Beam's own `worker_pool_main` starts whichever `python` comes first in PATH, writes the workers' output to a pipe that nobody
 reads (a worker that says more than 64 KiB stops for ever), and does not notice a worker that dies. This one does not.
+
+Flink waits without end for a worker that never calls, and Beam has no option that would end it. So where a worker dies before it
+was given any work, the pool calls in its stead and hangs up: then Flink gives up the job, as with one that dies at work.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from pipeline.engines.base import WorkerLost
 
 STOP_SECONDS = 5.0  # between SIGTERM and SIGKILL
 START_SECONDS = 60.0
+HANG_UP_SECONDS = 30.0  # for the engine's address to be there
 DEATH_NOTICE_SECONDS = 0.3  # within which a pool knows of a death
 MEMORY = MemoryWatch()
 _LOGGER = logging.getLogger(__name__)
@@ -43,6 +47,7 @@ class Worker:
     """A worker process."""
 
     number: int
+    control: str
     pid: int = 0
     unwanted: bool = False  # it was told to stop
     started: threading.Event = field(default_factory=threading.Event)
@@ -113,8 +118,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
     def StartWorker(self, request: Any, context: Any) -> Any:
         with self._lock:
             number, self._count = self._count, self._count + 1
-            worker = self._workers[request.worker_id] = Worker(number)
-        url = request.control_endpoint.url
+            url = request.control_endpoint.url
+            worker = self._workers[request.worker_id] = Worker(number, url)
         self._ask({"start": request.worker_id, "control": url})
         if not worker.started.wait(START_SECONDS):
             return beam_fn_api_pb2.StartWorkerResponse(error=f"no worker started within {START_SECONDS:g} seconds")
@@ -143,7 +148,10 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
                 worker.pid = event["pid"]
                 worker.started.set()
             else:
-                self._note_end(self._workers.pop(event["ended"]), event["code"], event["unit"])
+                name, worker = event["ended"], self._workers.pop(event["ended"])
+                if event["code"] and not event["begun"] and not worker.unwanted:
+                    threading.Thread(target=_hang_up, args=(worker.control, name), name="cloze-hang-up", daemon=True).start()
+                self._note_end(worker, event["code"], event["unit"])
         code = self._fork_server.wait()
         for worker in list(self._workers.values()):
             self._note_end(worker, code)
@@ -166,6 +174,16 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
             deadline = time.monotonic() + (grace / 2 if number != signal.SIGKILL else STOP_SECONDS)
             for worker in living.values():
                 worker.ended.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _hang_up(control: str, worker_id: str) -> None:
+    """Call the engine as the worker of that id, and end the call at once."""
+    from apache_beam.runners.worker.worker_id_interceptor import WorkerIdInterceptor
+
+    with grpc.insecure_channel(control) as channel, suppress(grpc.RpcError):
+        stub = beam_fn_api_pb2_grpc.BeamFnControlStub(grpc.intercept_channel(channel, WorkerIdInterceptor(worker_id)))
+        for _ in stub.Control(iter(()), timeout=HANG_UP_SECONDS, wait_for_ready=True):
+            break  # the engine has taken it for its worker, and given it work
 
 
 def main(arguments: list[str] | None = None) -> int:

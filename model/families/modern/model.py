@@ -21,7 +21,7 @@ from model.layers.embeddings import Embeddings
 from model.layers.encoder import Encoder
 from model.layers.encoder_layer import EncoderLayer
 from model.layers.feed_forward import FeedForward
-from model.layers.heads import initialize
+from model.layers.heads import initialize, mean_state
 from model.layers.lazy_logits import VocabularyHead
 from model.layers.rotary import Rotary
 from model.layers.shared import Shared
@@ -50,8 +50,7 @@ class PredictionHead(nn.Module):
         if not self._mean:
             return self.transform(hidden[:, 0])
         assert attention_mask is not None
-        real = attention_mask.unsqueeze(-1)
-        return self.transform((hidden * real).sum(dim=1) / real.sum(dim=1))
+        return self.transform(mean_state(hidden, attention_mask))
 
 
 class Decoder(VocabularyHead):

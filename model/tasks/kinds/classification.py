@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from model.families.config import ModelConfig
 from model.families.models import Backbone
+from model.tasks import sentences
 from model.tasks.encode import TextSamples, encode
 from model.tasks.formats.labelled_texts import LabelledTexts, read_texts
 from model.tasks.formats.tables_texts import told
-from model.tasks.heads import SequenceClassifier
 from model.tasks.metrics import classification as metrics
 from model.tasks.options import TaskOptions, TextOptions
 from model.tasks.predictions import write_rows
@@ -29,7 +29,7 @@ Probabilities = npt.NDArray[np.float32]  # [n, labels]
 
 
 class Classification(Task[LabelledTexts, Probabilities]):
-    """One linear layer on the pooled output (Devlin et al. 2019, figure 4a, b), trained by cross-entropy.
+    """One linear layer on the pooled output (Devlin et al. 2019, figure 4a, b) or the features of a pair, trained by cross-entropy.
 
     Its metrics are names in `model.tasks.metrics.classification.METRICS`.
     """
@@ -51,13 +51,13 @@ class Classification(Task[LabelledTexts, Probabilities]):
         if sum(count > 0 for count in counts.values()) < 2:
             only = next((name for name, count in counts.items() if count), "none")
             raise DataError(f"{train.where} holds one label only ({only!r}); training needs examples of two or more")
-        return {"labels": list(train.label_names), "pairs": train.text_pairs is not None}
+        return {"labels": list(train.label_names), **sentences.read_as(self.options, train)}
 
     def balance(self, train: LabelledTexts) -> LabelledTexts:
         return train.balanced()
 
     def heads(self, meaning: Meaning) -> dict[str, Any]:
-        return {"classifier": {"num_labels": len(meaning["labels"])}}
+        return sentences.heads(meaning, len(meaning["labels"]))
 
     def adopt(self, examples: LabelledTexts, meaning: Meaning) -> LabelledTexts:
         return examples.relabelled([str(name) for name in meaning["labels"]])
@@ -69,7 +69,7 @@ class Classification(Task[LabelledTexts, Probabilities]):
         return encode(examples.texts, examples.text_pairs, tokenizer, max_length, targets)
 
     def network(self, backbone: Backbone, config: ModelConfig, meaning: Meaning, dropout: float) -> nn.Module:
-        return SequenceClassifier(backbone.encoder, backbone.pooler, config.hidden_size, len(meaning["labels"]), dropout)
+        return sentences.network(backbone, config, meaning, len(meaning["labels"]), dropout)
 
     def count(self, batch: Mapping[str, Any]) -> int:
         return len(batch["labels"])

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from model.families.config import ModelConfig
 from model.families.models import Backbone
+from model.tasks import sentences
 from model.tasks.encode import TextSamples, encode
 from model.tasks.formats.scored_texts import ScoredTexts, read_scored
 from model.tasks.formats.tables_texts import told
-from model.tasks.heads import SequenceClassifier
 from model.tasks.metrics import regression as metrics
 from model.tasks.options import RegressionOptions, TaskOptions
 from model.tasks.predictions import write_rows
@@ -54,20 +54,18 @@ class Regression(Task[ScoredTexts, Numbers]):
             "mean": float(scores.mean()),
             "lowest": float(scores.min()),
             "highest": float(scores.max()),
-            "pairs": train.text_pairs is not None,
+            **sentences.read_as(self.options, train),
         }
 
     def heads(self, meaning: Meaning) -> dict[str, Any]:
-        del meaning
-        return {"classifier": {"num_labels": 1}}
+        return sentences.heads(meaning, 1)
 
     def encode(self, examples: ScoredTexts, tokenizer: Tokenizer, max_length: int) -> TextSamples:
         targets = {} if examples.scores is None else {"scores": examples.scores.astype(np.float32)}
         return encode(examples.texts, examples.text_pairs, tokenizer, max_length, targets)
 
     def network(self, backbone: Backbone, config: ModelConfig, meaning: Meaning, dropout: float) -> nn.Module:
-        del meaning
-        return SequenceClassifier(backbone.encoder, backbone.pooler, config.hidden_size, 1, dropout)
+        return sentences.network(backbone, config, meaning, 1, dropout)
 
     def count(self, batch: Mapping[str, Any]) -> int:
         return len(batch["scores"])

@@ -5,6 +5,7 @@ See `model.train.engines.protocol` for what the methods promise.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import os
@@ -34,7 +35,9 @@ from model.train.parameters import parameter_groups, set_learning_rate, trained_
 def _import_deepspeed(device: str) -> Any:
     """DeepSpeed, without what it would bring along.
 
-    Its autotuner imports MLflow where it is installed: a second or two a rank, of a package that training must not know.
+    Its autotuner imports MLflow where it is installed: a second or two a rank, of a package that training must not know. And each of its
+    optimizers asks whether it is given DeepSpeed's own Muon, whose module has three functions decorated by torch.compile: seconds, to import
+    torch's compiler. Nothing here calls them; undecorated they give the same.
     """
     os.environ["DS_ACCELERATOR"] = device  # it would take a GPU that we were asked to leave alone
     os.environ.setdefault("LOCAL_RANK", "0")  # and refuses to start without this
@@ -47,6 +50,12 @@ def _import_deepspeed(device: str) -> Any:
     finally:
         if hide:
             del sys.modules["mlflow"]
+    compiler = importlib.import_module("deepspeed.runtime.compiler")
+    decorator, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
+    try:
+        importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
+    finally:
+        compiler.compile = decorator
     # Asked which of its kernels can be built here, it would try them all, and then compile one for communication in shared
     # memory (30 s, and a compiler needed) that only its inference uses. Say none.
     deepspeed.ops.__compatible_ops__ = {}
@@ -73,6 +82,7 @@ def ds_config(recipe: Recipe, choice: EngineChoice, micro_batch: int, accumulati
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": recipe.clip,
+        "gradient_allreduce_op": "mean" if choice.zero == 3 else "sum",  # stage 3 knows the mean alone
         "communication_data_type": recipe.reduce,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,  # ours step on the CPU, too
@@ -80,6 +90,7 @@ def ds_config(recipe: Recipe, choice: EngineChoice, micro_batch: int, accumulati
             "stage": choice.zero,
             "overlap_comm": device == "cuda",
             "round_robin_gradients": False,
+            "reduce_scatter": choice.zero == 3,  # before that it is a sum on all ranks all the same, and two more copies
             "reduce_bucket_size": BUCKET_NUMBERS,
             "allgather_bucket_size": BUCKET_NUMBERS,
             **offloaded,
@@ -98,6 +109,8 @@ class DeepSpeedEngine:
 
     def __init__(self, trained: Trained, recipe: Recipe, world: World, settings: Mapping[str, Any]) -> None:
         self._kind = optimizer_kind(recipe.optimizer)
+        # DeepSpeed's stage 3 averages gradients over ranks; ours are sums.
+        self._times = 1 if settings["gradient_allreduce_op"] == "sum" else world.size
         self._deepspeed = _import_deepspeed(world.device.type)
         self._world = world
         self.scale = LossScale(world.device) if recipe.precision == "fp16" else None
@@ -121,8 +134,7 @@ class DeepSpeedEngine:
         if self.scale is not None:  # DeepSpeed's own goes by a type of weights that ours do not have
             self._engine.optimizer.override_loss_scale(float(self.scale.value))
         with timeline.part("backward", on_device=True):
-            # DeepSpeed averages over ranks (stage 3 leaves no choice); ours is a sum.
-            self._engine.backward(loss * self._world.size, scale_wrt_gas=False)
+            self._engine.backward(loss * self._times, scale_wrt_gas=False)
         detached: Tensor = figures.detach()
         return detached
 

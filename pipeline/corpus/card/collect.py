@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipeline.corpus.config import CorpusConfig
     from pipeline.corpus.dedup.plan import Plan
 
-FORMAT = 3
+FORMAT = 4
 EXAMPLES = 3  # of each reason
 EXCERPT = 400  # characters
 
@@ -93,6 +93,7 @@ def collect(
             "sampled": sampled,
             "shares": {language: round(count / sampled, 4) for language, count in kept["languages"].items()},
         },
+        "infoboxes": kept["infoboxes"],
         "samples": kept["samples"],
         "settings": config.model_dump(mode="json", exclude=set(config.path_fields())),
     }

@@ -28,16 +28,20 @@ _LEADS = (
 )
 _EMPTY_PART = re.compile(rf"\W*(?:(?:{_LEADS})\b\W*)*", re.IGNORECASE)
 _JOINS = re.compile(rf"\s*(?:{SLOT}\s*)+(?:(?:or|and)\s+)?")  # at the beginning of a bracket
-_QUOTED = re.compile(rf"(?<![^\s(\[;,{SLOT}])(?:\"\s*{SLOT}\s*\"|“\s*{SLOT}\s*”|«\s*{SLOT}\s*»|‘\s*{SLOT}\s*’)(?!\w)")
+_QUOTED = re.compile(
+    rf"[\"“«‘](?<![^\s(\[;,{SLOT}].)"
+    rf"(?:(?<=\")\s*{SLOT}\s*\"|(?<=“)\s*{SLOT}\s*”|(?<=«)\s*{SLOT}\s*»|(?<=‘)\s*{SLOT}\s*’)(?!\w)"
+)
 _SPOKEN_OF = re.compile(
     rf"\b(?:pronounced|pronunciations?|spoken|sounds?|phonemes?|vowels?|consonants?|written|as|is|are|of|by|the|an?|to|between|like|with|than|for)"
     rf"((?:\s|:|,)*[\"“/]?){PHONES}",
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(rf"([,;:])\s*(?:{SLOT}\s*)+([,;:.!?])")
+_MARK_BEHIND = re.compile(rf"{SLOT}[{SLOT}\s]*[,;:.!?)\]]")
 _BEFORE = re.compile(rf"\s*(?:{SLOT}\s*)+(?=[,;:.!?)\]](?:[\s)\]\"”’»]|$))")
-_ALONE = re.compile(rf"(\s*)(?:{SLOT})+(\s*)")
-_PADDING = re.compile(r" [,;:.!?)\]]|[(\[] ")
+_ALONE = re.compile(rf"{SLOT}+(\s*)")
+_PADDING = re.compile(r"[,;:.!?()\[\]](?:(?<= [,;:.!?)\]])|(?<=[(\[]) )")  # begins with what is rarer than a blank
 _PADDED = re.compile(r"([(\[])\s+|\s+([)\]])|\s+([,;:.!?])(?=[\s)\]\"”’]|$)")
 _ROUNDS = 4
 
@@ -47,7 +51,7 @@ def mend(text: str) -> str:
 
     Blanks inside of brackets and before punctuation go everywhere: they lose no word.
     """
-    if not text.isascii() and _ANY.search(text):
+    if not (text.isascii() or text.isprintable()) and _ANY.search(text):  # private-use characters do not print
         text = _closed(text)
     return _PADDED.sub(r"\1\2\3", text) if _PADDING.search(text) else text
 
@@ -66,7 +70,7 @@ def _closed(text: str) -> str:
     if '"' in text or "“" in text or "«" in text or "‘" in text:
         text = _QUOTED.sub(SLOT, text)
     text = _BETWEEN.sub(lambda match: match[2] if match[2] in ".!?" else match[1], text)
-    return _ALONE.sub(_one_space, _BEFORE.sub("", text))
+    return _spaced(_BEFORE.sub("", text) if _MARK_BEHIND.search(text) else text)
 
 
 def _bracket(match: re.Match[str]) -> str:
@@ -81,15 +85,17 @@ def _bracket(match: re.Match[str]) -> str:
     text = "".join((marks[place] if number else "") + parts[place] for number, place in enumerate(kept))
     if kept[0]:
         text = re.sub(r"^\s*(?:or|and)\s+", "", text)
-    return f"{match[1]}{_ALONE.sub(_one_space, text).replace(PHONES, '').strip()}{match[3]}"
+    return f"{match[1]}{_spaced(text).replace(PHONES, '').strip()}{match[3]}"
 
 
-def _one_space(match: re.Match[str]) -> str:
-    text = match.string
-    return (
-        " "
-        if match[1]
-        or match[2]
-        or (text[match.start() - 1 : match.start()].isalpha() and text[match.end() : match.end() + 1].isalpha())
-        else ""
-    )
+def _spaced(text: str) -> str:
+    """The text without its slots: a blank where there were some around a slot, or where two words would touch."""
+    pieces: list[str] = []
+    position = 0
+    for match in _ALONE.finditer(text):
+        before = text[position : match.start()]
+        kept = before.rstrip()
+        touching = text[match.start() - 1 : match.start()].isalpha() and text[match.end() : match.end() + 1].isalpha()
+        pieces += (kept, " " if match[1] or len(kept) < len(before) or touching else "")
+        position = match.end()
+    return "".join((*pieces, text[position:]))

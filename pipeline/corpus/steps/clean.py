@@ -65,10 +65,10 @@ def clean_text(text: str, *, controls: bool = True, form: Form = "NFC", whitespa
 
 
 def clean(document: Document, *, controls: bool = True, form: Form = "NFC", whitespace: bool = True) -> StepResult:
-    """The document with title and paragraphs cleaned (`clean_text`), without the paragraphs that were nothing but blanks."""
-    cleaned = [clean_text(text, controls=controls, form=form, whitespace=whitespace) for text in document.paragraphs]
-    title = clean_text(document.title, controls=controls, form=form, whitespace=whitespace)
-    return StepResult(replace(document, title=title, paragraphs=tuple(filter(None, cleaned))))
+    """The document with title, paragraphs and infobox cleaned (`clean_text`), without the paragraphs that were nothing but blanks."""
+    change = partial(clean_text, controls=controls, form=form, whitespace=whitespace)
+    cleaned = tuple(filter(None, map(change, document.paragraphs)))
+    return StepResult(replace(document, title=change(document.title), paragraphs=cleaned, infobox=document.infobox_by(change)))
 
 
 def _build(options: CleanOptions) -> StepFunction:

@@ -207,15 +207,18 @@ def mask_personal_data(
         allowed: a document with more is dropped; what it holds is counted as `dropped_email`, …. None: none is dropped.
     """
     language = document.language or language
-    texts = [mask_text(text, tokens, language) for text in (document.title, *document.paragraphs)]
+    values = tuple(field.value for field in document.infobox)
+    texts = [mask_text(text, tokens, language) for text in (document.title, *document.paragraphs, *values)]
     kinds = [kind for _, found in texts for kind in found]
     if not kinds:
         return StepResult(document)
     if allowed is not None and len(kinds) > allowed:
         return StepResult(None, REASON, tuple(Removed(f"dropped_{kind}", tokens[kind]) for kind in kinds))
-    title, *paragraphs = (text for text, _ in texts)
+    title, *rest = (text for text, _ in texts)
+    paragraphs, values = tuple(rest[: len(document.paragraphs)]), tuple(rest[len(document.paragraphs) :])
+    infobox = tuple(field._replace(value=value) for field, value in zip(document.infobox, values, strict=True))
     removed = tuple(Removed(f"masked_{kind}", tokens[kind]) for kind in kinds)
-    return StepResult(replace(document, title=title, paragraphs=tuple(paragraphs)), None, removed)
+    return StepResult(replace(document, title=title, paragraphs=paragraphs, infobox=infobox), None, removed)
 
 
 def telling(options: PersonalDataOptions) -> Callable[[Document, str], str]:

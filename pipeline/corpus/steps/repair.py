@@ -29,7 +29,9 @@ _LEAD = re.compile("[\x80-\x84\x86-\x9fÂ-ÚàáâãäåæçèéêëìíîïðР
 # What the first bytes of UTF-8 sequences are there: a letter of Latin-1, Р or С, √ or ‚Ä, ├ or ΓÇ.
 # C1 controls are nearly always Windows-1252 that was read as Latin-1.
 _SUSPECT = re.compile(
-    rf"[ÂÃÄÅÆÇÈÉÊËÌÍÎÏÐÑ×ØÙÚàáâãäåæçèéêëìíîïð][{_WESTERN}]|[РСв][{_CYRILLIC}]|[\x80-\x84\x86-\x9f]|√[^\s\d]|‚Ä|├|ΓÇ"
+    _LEAD.pattern
+    + rf"(?:(?<=[ÂÃÄÅÆÇÈÉÊËÌÍÎÏÐÑ×ØÙÚàáâãäåæçèéêëìíîïð])[{_WESTERN}]|(?<=[РСв])[{_CYRILLIC}]|(?<=[\x80-\x84\x86-\x9f])|"
+    r"(?<=√)[^\s\d]|(?<=‚)Ä|(?<=├)|(?<=Γ)Ç)"
 )
 
 
@@ -44,11 +46,11 @@ def repair_text(text: str) -> str:
 
 
 def repair(document: Document) -> StepResult:
-    """The document with wrongly decoded text put right in its title and paragraphs."""
-    title = repair_text(document.title)
+    """The document with wrongly decoded text put right in its title, paragraphs and infobox."""
+    title, infobox = repair_text(document.title), document.infobox_by(repair_text)
     paragraphs = tuple(map(repair_text, document.paragraphs))
-    changed = title != document.title or paragraphs != document.paragraphs
-    return StepResult(replace(document, title=title, paragraphs=paragraphs) if changed else document)
+    changed = title != document.title or paragraphs != document.paragraphs or infobox != document.infobox
+    return StepResult(replace(document, title=title, paragraphs=paragraphs, infobox=infobox) if changed else document)
 
 
 def _build(options: RepairOptions) -> StepFunction | None:

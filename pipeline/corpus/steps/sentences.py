@@ -42,10 +42,10 @@ _ENUMERATOR = re.compile(r"\s*\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]+\s*")  #
 WINDOW = 10_000  # characters given to sentencex at once, whose time grows with the square of the sentences in them
 LONGEST_SENTENCE = 4 * WINDOW  # what is longer is no sentence (a quotation mark that is never closed), and is cut at a blank
 SHORTEST_SPEECH = 80  # characters; shorter quotations are titles and names as often as speech
-_APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
+_APOSTROPHE = re.compile(r"'(?<=\w')(?=\w)")
 _SPEECH = re.compile(
-    rf"\"([^\"]{{{SHORTEST_SPEECH},}})\"|“([^“”]{{{SHORTEST_SPEECH},}})”|"
-    rf"(?<!\w)'([^']{{{SHORTEST_SPEECH},}})'(?!\w)|‘([^‘]{{{SHORTEST_SPEECH},}}?)’(?!\w)"
+    rf"[\"“'‘](?:(?<=\")([^\"]{{{SHORTEST_SPEECH},}})\"|(?<=“)([^“”]{{{SHORTEST_SPEECH},}})”|"
+    rf"(?<=')(?<!\w')([^']{{{SHORTEST_SPEECH},}})'(?!\w)|(?<=‘)([^‘]{{{SHORTEST_SPEECH},}}?)’(?!\w))"
 )
 
 # Marks after which a sentence begins without a blank: where to cut, and not how a line ends (pipeline/corpus/end_marks.py). No Latin
@@ -182,7 +182,7 @@ def split(paragraphs: Iterable[str], language: str = "en") -> Sentences:
     dropped: list[str] = []
     for paragraph in paragraphs:
         sentences = split_paragraph(paragraph, language)
-        if A_HOLE.search(paragraph):
+        if not paragraph.isascii() and A_HOLE.search(paragraph):
             dropped += [sentence for sentence in sentences if A_HOLE.search(sentence)]
             sentences = [sentence for sentence in sentences if not A_HOLE.search(sentence)]
         if sentences:

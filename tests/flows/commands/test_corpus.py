@@ -123,3 +123,21 @@ def test_licences_that_are_kept(capsys, source, tmp_path):
     )  # fmt: skip
     assert code == 3
     assert "other_licence" in text
+
+
+def test_infoboxes_are_wanted_and_explained(capsys, tmp_path):
+    text = "The mill stands by the river, and it has ground corn for the people of the valley. " * 4
+    box = "{{Infobox mill|wheels=4|stones={{nobody knows|it}}}}"
+    page = f"<page><title>Mill</title><ns>0</ns><id>1</id><revision><id>1</id><text>{box} {text}</text></revision></page>"
+    dump = tmp_path / "dump.xml"
+    dump.write_text(f'<mediawiki xml:lang="en">{page}</mediawiki>')
+    options = ["--source", f"wikipedia={dump}", "--dedup", "none", "--explain", "Mill"]
+    code, _, shown = run(capsys, *options, "--infobox", "metadata")
+    assert code == 0
+    assert "infobox  1 field" in shown
+    assert "wheels" in shown
+    assert "infobox field 1" in " ".join(shown.split())  # dropped by the reader
+    assert "wheels" not in run(capsys, *options)[2]
+    code, _, told = run(capsys, *options, "--infobox", "yes")
+    assert code == 2
+    assert "'metadata'" in told or "metadata" in told

@@ -17,6 +17,7 @@ from pipeline.tokenizer.tokenizer import Tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 GOOD, BAD = ["good", "lovely", "warm", "bright"], ["bad", "awful", "cold", "dull"]
+STSB_HEADER = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
 NEUTRAL = ["a", "the", "film", "plot", "and", "cast", "is", "with", "of", "very", ".", ","]
 
 
@@ -76,3 +77,20 @@ def sentiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
             lines.append(f"{number}\t{' '.join(words)}" if split == "test" else f"{' '.join(words)}\t{label}")
         (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return directory
+
+
+@pytest.fixture(scope="session")
+def likeness(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory above one in STS-B's format: the score is how many of the second sentence's words are good ones."""
+    directory = tmp_path_factory.mktemp("glue") / "STS-B"
+    directory.mkdir()
+    draw = random.Random(3)
+    for split, count in (("train", 200), ("dev", 40), ("test", 7)):
+        lines = [STSB_HEADER if split == "test" else STSB_HEADER + "\tscore"]
+        for number in range(count):
+            good = draw.randrange(6)
+            words = [*draw.choices(GOOD, k=good), *draw.choices(BAD, k=5 - good)]
+            fields = [str(number), *"x" * 6, " ".join(draw.choices(NEUTRAL, k=3)), " ".join(words)]
+            lines.append("\t".join(fields if split == "test" else [*fields, f"{good:.3f}"]))
+        (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return directory.parent

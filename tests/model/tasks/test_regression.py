@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,8 @@ from model.tasks.predictions import read_predictions
 from model.tasks.table import load_task
 from pipeline.core.errors import DataError, UsageError
 from pipeline.tokenizer.tokenizer import Tokenizer
-from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
 from tests.model.tasks.stages import evaluate, finetune, settings
 from tests.model.tasks.test_objective import gradient
-
-HEADER = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
-
-
-@pytest.fixture(scope="module")
-def likeness(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory above one in STS-B's format: the score is how many of the second sentence's words are good ones."""
-    directory = tmp_path_factory.mktemp("glue") / "STS-B"
-    directory.mkdir()
-    draw = random.Random(3)
-    for split, count in (("train", 200), ("dev", 40), ("test", 7)):
-        lines = [HEADER if split == "test" else HEADER + "\tscore"]
-        for number in range(count):
-            good = draw.randrange(6)
-            words = [*draw.choices(GOOD, k=good), *draw.choices(BAD, k=5 - good)]
-            fields = [str(number), *"x" * 6, " ".join(draw.choices(NEUTRAL, k=3)), " ".join(words)]
-            lines.append("\t".join(fields if split == "test" else [*fields, f"{good:.3f}"]))
-        (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return directory.parent
 
 
 def test_it_learns_a_likeness_and_is_scored_and_predicted(pretrained: str, likeness: Path, tmp_path: Path) -> None:

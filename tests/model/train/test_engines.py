@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from model.train.pace import StepPace
 from model.train.schedules import Schedule
 from pipeline.core.errors import UsageError
 from tests.model.train.engine_cases import ENGINES, Case, Row, cases, table
+from tests.model.train.ranks import REPOSITORY
 
 FAST = [
     *cases(["bert"], ["fp32"], [2]),
@@ -123,9 +126,26 @@ def test_deepspeed_s_config_says_what_ours_says(device: str, reduce: Any) -> Non
     assert found["data_types"] == {"grad_accum_dtype": "fp32"}
     zero = found["zero_optimization"]
     assert (zero["stage"], zero["overlap_comm"]) == (2, device == "cuda")
+    assert (found["gradient_allreduce_op"], zero["reduce_scatter"]) == ("sum", False)
     assert zero.get("offload_optimizer") == ({"device": "cpu", "pin_memory": True} if device == "cuda" else None)
     assert not found["zero_force_ds_cpu_optimizer"]
     assert not {"fp16", "bf16"} & found.keys(), "the weights stay fp32"
+
+
+def test_deepspeed_does_not_bring_torch_s_compiler() -> None:
+    """In a Python of its own: those of other tests have imported it."""
+    program = """
+import sys
+from model.train.engines.deepspeed import _import_deepspeed
+_import_deepspeed("cpu")
+from deepspeed.runtime import compiler
+from deepspeed.runtime.zero.muon import muon_optimizer, original_muon  # as the first optimizer does
+import torch
+print(sorted({"torch._dynamo", "torch._inductor"} & set(sys.modules)), compiler.compile() is torch.compile)
+print(tuple(original_muon.zeropower_via_newtonschulz5(torch.eye(3), 2).shape), muon_optimizer.MuonWithAuxAdam.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert done.stdout.splitlines() == ["[] True", "(3, 3) MuonWithAuxAdam"]
 
 
 @pytest.mark.parametrize("asked", [{"zero": 2}, {"wanted": "deepspeed"}, {"wanted": "deepspeed", "zero": 3, "processes": 1}])

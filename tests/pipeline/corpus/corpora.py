@@ -51,6 +51,7 @@ def write_corpus(
             "source": ["books"] * len(rows),
             "title": [name for _, name, _ in rows],
             **{name: [""] * len(rows) for name in ("url", "licence", "origin")},
+            "infobox": [[] for _ in rows],
             "split": [HELDOUT if name in heldout else TRAIN for _, name, _ in rows],
             "sentences": [sentences for _, _, sentences in rows],
             "paragraphs": [[0] for _ in rows],

@@ -155,6 +155,7 @@ def _row(number: int) -> dict:
     return {
         "key": int(random_keys.mix(number)), "id": f"d{number}", "source": "text", "title": "é" * (number % 3),
         "url": f"u{number}", "licence": "é" * (number % 2), "origin": f"o{number % 3}",
+        "infobox": [{"box": "é" * at, "name": f"n{at}", "value": f"v{number}"} for at in range(number % 3)],
         "split": "train", "sentences": sentences, "paragraphs": list(range(0, len(sentences), 2)),
     }  # fmt: skip
 

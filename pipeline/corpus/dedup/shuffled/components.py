@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.corpus.dedup.plan import KEPT, NEAR
-from pipeline.corpus.dedup.shuffled.ranges import Range, States
+from pipeline.corpus.dedup.shuffled.ranges import ByBands, Range, States
 from pipeline.corpus.dedup.shuffled.records import Array, letters, opened, packed, position_of, range_of, ranks_of, slice_of
 
 _LABELLED = np.dtype([("value", "<u8"), ("label", "<u8")])
@@ -24,21 +24,8 @@ _FOLLOWS = np.dtype([("position", "<u4"), ("first", "<u8")])
 _POSITION = np.dtype("<u4")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hook:
-    """An `Exchange` of ranges.
-
-    Attributes:
-        before, after: steps; documents that are no doubles and no exact duplicates take part.
-        bands: of a signature.
-        slices: into how many buckets a band's values are shared out.
-    """
-
-    directory: str
-    before: str
-    after: str
-    bands: int
-    slices: int
+class Hook(ByBands):
+    """An `Exchange` of ranges; documents that are no doubles and no exact duplicates take part."""
 
     @property
     def _buckets(self) -> int:

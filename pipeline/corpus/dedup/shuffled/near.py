@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.corpus.dedup.plan import KEPT, NEAR
 from pipeline.corpus.dedup.shuffled.firsts import Column, Links
-from pipeline.corpus.dedup.shuffled.ranges import Range, States
+from pipeline.corpus.dedup.shuffled.ranges import ByBands, Range, States
 from pipeline.corpus.dedup.shuffled.records import Array, letters, opened, packed, position_of, range_of, ranks_of
 from pipeline.corpus.dedup.signatures import similarity
 
@@ -23,21 +23,8 @@ _POSITION = np.dtype("<u4")
 _PAIRS = 1 << 16  # whose sketches are compared at a time
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lead:
-    """An `Exchange` of ranges.
-
-    Attributes:
-        before, after: steps; before the first round the states have no `waiting`: all that stay so far are undecided.
-        bands: of a signature.
-        slices: into how many buckets a band's values are shared out.
-    """
-
-    directory: str
-    before: str
-    after: str
-    bands: int
-    slices: int
+class Lead(ByBands):
+    """An `Exchange` of ranges. Before the first round the states have no `waiting`: all that stay so far are undecided."""
 
     def ask(self, block: int) -> Iterator[tuple[int, bytes]]:
         _, waiting, open_ = self._state(block)

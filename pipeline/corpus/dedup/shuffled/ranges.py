@@ -102,3 +102,20 @@ class States:
 
     def save(self, step: str, number: int, **arrays: Array) -> None:
         save(block_file(self.directory, step, number, "npz"), **arrays)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByBands:
+    """What an `Exchange` of ranges by the values of their documents' bands is given.
+
+    Attributes:
+        before, after: steps, whose states it reads and leaves.
+        bands: of a signature.
+        slices: into how many buckets a band's values are shared out.
+    """
+
+    directory: str
+    before: str
+    after: str
+    bands: int
+    slices: int

@@ -13,6 +13,7 @@ import orjson
 from lxml import etree
 
 from pipeline.corpus.document import HOLE_TEMPLATE
+from pipeline.corpus.readers.html import infobox
 from pipeline.corpus.readers.html.grid import cells
 from pipeline.corpus.readers.html.marks import BLOCKS, HEADINGS, role
 from pipeline.corpus.readers.slots import PHONES
@@ -28,6 +29,7 @@ _BASE = re.compile(r"[\w)]")
 _TEMPLATE = re.compile(r'"target":\{"wt":"([^"\\]{1,80})')
 _STYLED = re.compile(r"\A\{\\(?:displaystyle|textstyle|scriptstyle)\s*(.*)\}\Z", re.DOTALL)
 _MARKUP = re.compile(r"[&\[\]{}|]|~~~")  # what the blocks of wikitext would take for remnants of it
+_BETWEEN = "\0"  # lines of a cell; `parse` leaves none in a page
 _LISTS = frozenset(("ul", "ol", "dl"))
 _ITEMS = frozenset(("li", "dd", "dt"))
 _Item = Literal["li", "dd", "dt"]
@@ -83,6 +85,7 @@ class Rendered:
         language: of the pages (ISO 639).
         formulas: what becomes of those that do not read as they stand.
         kept_tables: what becomes of tables.
+        infoboxes: whether their fields are wanted.
     """
 
     def __init__(
@@ -93,9 +96,10 @@ class Rendered:
         language: str = "en",
         formulas: Formulas = "drop",
         kept_tables: tables.Form = "drop",
+        infoboxes: bool = False,
     ) -> None:
         self.dropped_sections, self.kept_sections = dropped_sections, kept_sections
-        self.language, self.formulas, self.kept_tables = language, formulas, kept_tables
+        self.language, self.formulas, self.kept_tables, self.infoboxes = language, formulas, kept_tables, infoboxes
 
     def extract(self, element: Any) -> Extracted:
         """The text passages below an element."""
@@ -103,9 +107,13 @@ class Rendered:
 
     def line(self, element: Any) -> str:
         """What stands in an element, on one line, without the tables in it: a cell's text."""
+        return " ".join(self.lines(element))
+
+    def lines(self, element: Any) -> list[str]:
+        """The same line by line, as elements and `<br>` divide it."""
         walk = _Walk(self, flat=True)
         walk.over(element)
-        return " ".join("".join(walk.pieces).split())
+        return [line for piece in "".join(walk.pieces).split(_BETWEEN) if (line := " ".join(piece.split()))]
 
 
 class _Walk:
@@ -155,7 +163,7 @@ class _Walk:
         if element is not top and (found := self._role(element)) != "text":
             return self._no_text(element, found)
         if tag == "br" or tag == "wbr":
-            self.pieces.append(" " if tag == "br" else "")
+            self.pieces.append((_BETWEEN if self._flat else " ") if tag == "br" else "")
         elif tag == "sup":
             return self._raised(element)
         elif tag == "hr":
@@ -170,7 +178,7 @@ class _Walk:
             elif tag in _ITEMS:
                 self._items.append(tag)
         elif tag in BLOCKS:
-            self.pieces.append(" ")
+            self.pieces.append(_BETWEEN)
         return True
 
     def _role(self, element: Any) -> str:
@@ -190,6 +198,8 @@ class _Walk:
 
     def _no_text(self, element: Any, found: str) -> bool:
         """An element that is no text; whether it is looked into all the same."""
+        if self._how.infoboxes and not self._flat and found in ("box", "table"):
+            infobox.collect(element, self._how.lines, self._found)
         if found == "formula":
             self.pieces.append(formula(_tex(element), self._how.formulas))
         elif found == "phones":
@@ -230,7 +240,7 @@ class _Walk:
         if tag not in BLOCKS:
             return
         if self._flat:
-            self.pieces.append(" ")
+            self.pieces.append(_BETWEEN)
         elif tag in HEADINGS:
             self._heading(HEADINGS[tag])
         elif tag in _ITEMS:

@@ -215,6 +215,7 @@ class _Reading:
             language=way.language,
             url=article.url,
             licence=article.licence,
+            infobox=tuple(extracted.infobox),
         )
 
     def _way(self, language: str) -> Rendered:
@@ -229,6 +230,7 @@ class _Reading:
                 language=language or options.fallback_language,
                 formulas=options.math,
                 kept_tables=options.tables,
+                infoboxes=options.infobox == "metadata",
             )
         return self._ways[language]
 

@@ -80,11 +80,14 @@ class Records:
             self._tally.drop("too_long")
             return None
         found = paragraphs(text) if pieces is None else tuple(line for piece in pieces for line in paragraphs(piece))
+        title, url, licence = (values[field] if isinstance(values[field], str) else "" for field in ("title", "url", "licence"))
         return Document(
             id=f"{self._slice.kind}/{self._slice.name}/{name}",
             source=self._slice.kind,
             paragraphs=found,
-            **{field: values[field] if isinstance(values[field], str) else "" for field in ("title", "url", "licence")},
+            title=title,
+            url=url,
+            licence=licence,
         )
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipeline.corpus.document import A_HOLE, HOLE, HOLE_LIST, HOLE_TEMPLATE
+from pipeline.corpus.document import A_HOLE, HOLE, HOLE_LIST, HOLE_TEMPLATE, Field
 from pipeline.corpus.readers.english_verbs import has_finite_verb
 from pipeline.corpus.readers.prose import ends_as_sentence, reads_as_prose, reads_as_statement
 from pipeline.corpus.readers.slots import SLOT, mend
@@ -37,9 +37,10 @@ _VERBS_SHARE = 0.5  # of the items
 
 @dataclass(slots=True)
 class Extracted:
-    """A page's paragraphs, and what was left out of it by reason."""
+    """A page's paragraphs, the fields of its infoboxes where they are wanted, and what was left out of it by reason."""
 
     paragraphs: list[str] = field(default_factory=list)
+    infobox: list[Field] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
 
@@ -78,7 +79,7 @@ class Blocks:
     def paragraph(self, text: str) -> None:
         """A paragraph; its lines are joined."""
         self._close_list()
-        text = _plain(text)
+        text = plain(text)
         if not _LETTER.search(text) and not A_HOLE.search(text):
             return
         if self._open and A_HOLE.search(self._open[-1]) and _GOES_ON.match(text):  # a formula on a line of its own
@@ -93,7 +94,7 @@ class Blocks:
         Args:
             indented: whether it is text moved to the right (`:`), with no mark before it.
         """
-        text = _plain(text)
+        text = plain(text)
         if _LETTER.search(text) or A_HOLE.search(text):
             self._items.append(text)
             self._indented &= indented
@@ -115,7 +116,7 @@ class Blocks:
         """A line that is no prose and stays all the same, such as a row of a table."""
         self._close_list()
         self._emit()
-        text = _plain(text)
+        text = plain(text)
         if text:
             self._found.paragraphs.append(text)
 
@@ -183,7 +184,7 @@ def _is_running_text(items: Sequence[str], *, led: bool, indented: bool, english
     return led or not english or sum(map(has_finite_verb, items)) >= _VERBS_SHARE * len(items)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text on one line with nothing left of its markup."""
     if "&" in text:
         text = html.unescape(text)
@@ -191,7 +192,9 @@ def _plain(text: str) -> str:
         text = _ARGUMENTS.sub(HOLE_TEMPLATE, text)
     if "[" in text or "]" in text or "{" in text or "}" in text or "~~~" in text or text[:1] == "|":
         text = _RESIDUE.sub("", text)
-    text = " ".join(mend(show(" ".join(text.split()))).split()).lstrip(",;: –—-")
+    text = " ".join(text.split())
+    mended = mend(show(text))
+    text = (text if mended == text else " ".join(mended.split())).lstrip(",;: –—-")
     if " ago)" in text or "(age" in text:
         text = _AGE.sub("", text)
     return text

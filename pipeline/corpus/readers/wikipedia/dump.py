@@ -44,6 +44,9 @@ class WikipediaOptions(CorpusOptions):
     tables: Literal["drop", "prose", "markdown"] = "drop"
     """What becomes of an encyclopedia's tables: `prose` writes a row as `Year: 1990; Population: 5,000.`, `markdown` as a row of Markdown."""
 
+    infobox: Literal["drop", "metadata"] = "drop"
+    """What becomes of an article's infoboxes: `metadata` keeps their names and values beside the text, in the column `infobox`."""
+
     math: Literal["drop", "latex"] = "drop"
     """What becomes of formulas that do not read as they stand: `drop` drops their sentences, `latex` keeps them as `$…$`."""
 
@@ -92,7 +95,7 @@ class WikipediaReader(FileReader):
                     check_wiki(file_slice.path, site.dbname, site.base, options)
                     markup = _markup(site, options)
                     tally.found(wiki(site.dbname, site.base, file_slice.name))
-                tally.read(len(page.text.encode("utf-8", "surrogatepass")))
+                tally.read(len(page.text) if page.text.isascii() else len(page.text.encode("utf-8", "surrogatepass")))
                 reason = _reason(page, markup, disambiguation)
                 if reason is not None:
                     tally.drop(reason)
@@ -107,6 +110,7 @@ class WikipediaReader(FileReader):
                     paragraphs=tuple(extracted.paragraphs),
                     language=markup.language,
                     url=page_url(site.base, page.title) if site else "",
+                    infobox=tuple(extracted.infobox),
                 )
         finally:
             source.close()
@@ -125,6 +129,7 @@ def _markup(site: Site, options: WikipediaOptions) -> Markup:
         language=language or options.fallback_language,
         formulas=options.math,
         kept_tables=options.tables,
+        infoboxes=options.infobox == "metadata",
     )
 
 

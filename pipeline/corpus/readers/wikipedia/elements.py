@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Literal
 
@@ -15,7 +16,9 @@ _DROPPED = (
     "ref|references|gallery|timeline|score|syntaxhighlight|source|pre|imagemap|hiero|graph|templatestyles|inputbox|mapframe|"
     "maplink|templatedata|categorytree|math|chem|ce|s|strike|del|table|style|script|includeonly|indicator"
 )
-_ELEMENT = re.compile(rf"<(/?)({_DROPPED})\b[^<>]*?(/?)>", re.IGNORECASE)
+_NAMES = frozenset(_DROPPED.split("|"))
+_NAME = re.compile(_DROPPED, re.IGNORECASE)
+_TAG = re.compile(r"<([a-zA-ZſKİı]+)\b[^<>]*>")  # with the letters that stand for Latin ones where case is ignored
 _SIMPLE_FORMULA = re.compile(r"(?:[^\W_]|[\s+\-−=<>.,()/*']){1,24}")
 _FORMULAS = frozenset({"math", "chem", "ce"})
 _SHOWN = frozenset({"score", "syntaxhighlight", "source", "hiero", "pre"})  # inside a sentence, words of it
@@ -29,34 +32,44 @@ def drop_elements(text: str, formulas: Formulas = "drop") -> str:
     Args:
         formulas: `latex` keeps the others, too, as `$…$`.
     """
-    lower = ""
     pieces: list[str] = []
-    position = 0
+    position = end = 0
     hopeless: set[str] = set()  # names of which no closing tag is left
-    for match in _ELEMENT.finditer(text):
-        name = match[2].lower()
-        if match.start() < position or match[1] or name in hopeless:
+    odd = "İ" in text  # which is two letters in lower case
+    while match := _TAG.search(text, end):
+        begin, end = match.span()
+        name = match[1].lower()
+        if (name not in _NAMES and (name.isascii() or not _NAME.fullmatch(match[1]))) or name in hopeless:
             continue
-        end = match.end()
         content = ""
-        if not match[3]:
-            lower = lower or text.lower()
-            close = lower.find(f"</{name}", end) if len(lower) == len(text) else text.find(f"</{match[2]}", end)
-            if close < 0:
+        if text[end - 2] != "/":
+            close = _closing(match[1] if odd else name, odd).search(text, end)
+            if close is None:
                 hopeless.add(name)
                 continue
-            content = text[end:close]
-            end = text.find(">", close) + 1 or len(text)
-        pieces.append(text[position : match.start()])
+            content = text[end : close.start()]
+            end = text.find(">", close.end()) + 1 or len(text)
+        pieces.append(text[position:begin])
         if name in _FORMULAS and content:
             pieces.append(formula(content.strip(), formulas))
         elif name in _SHOWN and content:
             pieces.append(HOLE_TEMPLATE)
         else:
-            pieces.append(left_over(text[match.start() - 1 : match.start()], text[end : end + 1]))
+            pieces.append(left_over(text[begin - 1 : begin], text[end : end + 1]))
         position = end
     pieces.append(text[position:])
     return "".join(pieces)
+
+
+@functools.lru_cache(maxsize=256)
+def _closing(name: str, exactly: bool) -> re.Pattern[str]:
+    """The beginning of the tag that closes an element of this name (in lower case), in any case or as it stands."""
+    same = {"k": "[kK\N{KELVIN SIGN}]"}
+    letters = (
+        re.escape(letter) if exactly or not letter.isascii() else same.get(letter, f"[{letter}{letter.upper()}]")
+        for letter in name
+    )
+    return re.compile(f"</{''.join(letters)}")
 
 
 def left_over(before: str, after: str) -> str:

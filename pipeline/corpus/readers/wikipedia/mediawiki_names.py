@@ -68,7 +68,8 @@ desambiguació|argipen|homónimos|apartigilo|täpsustuslehekülg|nuorodinis stra
 _NAMES = frozenset(name.strip() for name in _DISAMBIGUATION.lower().replace("\n", "").split("|"))
 _ENDINGS = tuple(f" {name}" for name in ("disambig", "disambiguation", "dab"))
 _BEGINNINGS = ("airport disambig", "letter-number", "species latin name")
-_TEMPLATE = re.compile(r"\{\{\s*(?:[^\W\d_]{2,20}:)?([^\W\d][^|{}\n]{0,60}?)\s*[|}\n]")
+_OPENING = re.compile(r"\{\{(\s*[^|{}\n]*)[|}\n]")
+_TEMPLATE = re.compile(r"\s*(?:[^\W\d_]{2,20}:)?([^\W\d][^|{}\n]{0,60}?)\s*")
 
 
 def lists_meanings(text: str, more: frozenset[str] = frozenset()) -> bool:
@@ -78,8 +79,9 @@ def lists_meanings(text: str, more: frozenset[str] = frozenset()) -> bool:
         text: wikitext.
         more: names of such templates beside the known ones, in lower case.
     """
-    for found in _TEMPLATE.findall(text):
-        name = found.lower().replace("_", " ")
+    for opening in set(_OPENING.findall(text)):  # most are there many times
+        found = _TEMPLATE.fullmatch(opening)
+        name = found[1].lower().replace("_", " ") if found else ""
         if name in _NAMES or name in more or name.endswith(_ENDINGS) or name.startswith(_BEGINNINGS):
             return True
     return "__DISAMBIG__" in text

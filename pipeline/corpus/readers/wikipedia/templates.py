@@ -152,6 +152,12 @@ def _foreign(arguments: Arguments, named: Named) -> str:
     return _labelled(arguments[0].partition("-")[0])(arguments[1:], named) if arguments else ""
 
 
+def _marriage(arguments: Arguments, named: Named) -> str:
+    """`{{marriage|Mary Todd|1842|1865}}` says `Mary Todd (m. 1842–1865)`."""
+    spouse, *years = [argument for argument in arguments if argument] or [""]
+    return f"{spouse} (m. {'–'.join(years[:2])})" if spouse and years else spouse
+
+
 def _height(arguments: Arguments, named: Named) -> str:
     """`{{height|ft=6|in=6}}` says `6 ft 6 in`."""
     parts = [f"{named[unit]} {unit}" for unit in ("m", "cm", "ft", "in") if named.get(unit)]
@@ -179,7 +185,7 @@ _FIRST = """
     plainlist noitalic uc lc ucfirst lcfirst gloss flag flagu flagcountry visible_anchor vanchor block_indent color script unicode
     resize center poem langnf nobold nq nastaliq midsize vr xt xtn lj nihongo2 asiantitle zh-hans zh-hant polytonic
     red_link redlink no_break qi w ws stn serif sans-serif esccnty pie plural_form
-    script/arabic script/hebrew script/hebrew_sbl script/tibetan ipaslink
+    script/arabic script/hebrew script/hebrew_sbl script/tibetan ipaslink longitem
 """
 
 RULES: dict[str, Rule] = {
@@ -246,12 +252,16 @@ RULES: dict[str, Rule] = {
         for name in ("CO2", "H2O", "CH4", "NOx", "N2O", "SO2", "NH3", "H2", "N2", "O2", "O3", "H2SO4", "CaCO3")
     },
     "langx": _foreign,
+    "marriage": _marriage,
     "height": _height,
     **{
         name: _constant(sign)
         for name, sign in (("carbon", "C"), ("hydrogen", "H"), ("oxygen", "O"), ("eqm", " ⇌ "), ("sup2", "²"), ("x", "×"))
     },
-    **dict.fromkeys(["hlist", "unbulleted list", "flatlist", "cslist", "comma separated entries"], _joined(", ")),
+    **dict.fromkeys(
+        ["hlist", "unbulleted list", "ubl", "ublist", "vunblist", "flatlist", "cslist", "comma separated entries"],
+        _joined(", "),
+    ),
     **dict.fromkeys(
         ["dash", "snd", "snds", "spnd", "sndash", "ndash", "spaced ndash", "spaced en dash", "spaced endash", "en dash space"],
         DASH,

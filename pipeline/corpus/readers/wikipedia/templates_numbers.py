@@ -17,8 +17,10 @@ _PLAIN = re.compile(r"([−–-]?)(\d+)((?:\.\d+)?)")
 _POWER = re.compile(r"([−–-]?\d[\d,]*(?:\.\d+)?)e([−+-]?\d+)")
 _RANGES = {
     "to": "to", "to(-)": "to", "-": "–", "–": "–", "and": "and", "and(-)": "and", "or": "or", "x": "×", "xx": "×", "×": "×", "*": "×",
-    "by": "by", "by(x)": "by", "+/-": "±", "±": "±", "+": "+", "&": "&", "to about": "to about",
+    "by": "by", "by(x)": "by", "+/-": "±", "±": "±", "+": "+", "&": "&", "to about": "to about", ",": ",", ", and": ", and", ", or": ", or",
+    "and -": "and", "to -": "to",
 }  # fmt: skip
+_INSIDE = re.compile(r"(\d[\d,.]*) ?(x|×|by|to|and|or|±) ?(\d[\d,.]*)")
 _UNITS = {
     "sqmi": "sq mi", "sqft": "sq ft", "sqyd": "sq yd", "km2": "km²", "m2": "m²", "cm2": "cm²", "mm2": "mm²", "m3": "m³", "km3": "km³",
     "cuft": "cu ft", "cumi": "cu mi", "cuyd": "cu yd", "cuin": "cu in", "cm3": "cm³", "dm3": "dm³", "mm3": "mm³", "c": "°C", "f": "°F", "k": "K",
@@ -27,6 +29,7 @@ _UNITS = {
     "oilbbl": "barrels", "koilbbl": "thousand barrels", "moilbbl": "million barrels", "goilbbl": "billion barrels", "bbl": "barrels",
     "mcuft": "million cu ft", "bcuft": "billion cu ft", "tcuft": "trillion cu ft", "pd/sqmi": "per sq mi", "pd/km2": "per km²", "/sqmi": "per sq mi",
     "/km2": "per km²", "pd/sqkm": "per km²", "sqkm": "km²", "in2": "sq in", "sqin": "sq in", "mi2": "sq mi", "ft3": "cu ft", "in3": "cu in",
+    "c-change": "°C", "f-change": "°F", "musgal": "million US gal", "MT": "metric tons", "ST": "short tons", "m3/s": "m³/s", "cuft/s": "cu ft/s",
     "au": "AU", "w/m2": "W/m²", "kg/m3": "kg/m³", "g/cm3": "g/cm³",
 }  # fmt: skip
 _POWERS = {3: "thousand", 6: "million", 9: "billion", 12: "trillion"}
@@ -88,27 +91,44 @@ def _unit(name: str) -> str:
         return f"{_POWERS[int(power[1])]} {_unit(power[2])}"
     if name.endswith("/d"):
         return f"{_unit(name[:-2])} per day"
-    return _UNITS.get(name.lower(), name.replace("_", " "))
+    return _UNITS.get(name) or _UNITS.get(name.lower(), name.replace("_", " "))
 
 
 def convert(arguments: Arguments, named: Named) -> str:
-    """`{{convert|12|to|15|km|mi}}` says `12 to 15 km`: the value as the author gave it."""
-    words: list[str] = []
+    """`{{convert|12|to|15|km|mi}}` says `12 to 15 km`, `{{convert|6|ft|2|in|m}}` `6 ft 2 in`: all values as the author gave them.
+
+    What stands between two numbers is a range, or a unit with its smaller one; anything else leaves a hole.
+    """
     suffix = next((argument for argument in arguments if argument[:1] == "-" and argument[1:2].isalpha()), "")
-    for position, argument in enumerate(arguments):
-        following = arguments[position + 1] if position + 1 < len(arguments) else ""
-        if _NUMBER.fullmatch(argument):
-            words.append(spelled(argument))
-        elif argument.lower() in _RANGES and _NUMBER.fullmatch(following):
-            words.append(_RANGES[argument.lower()])
+    parts = [part for argument in arguments for part in _one_range(argument)]
+    words: list[str] = []
+    while parts and _NUMBER.fullmatch(parts[0]):
+        number, between, *parts = [*parts, ""]
+        words.append(spelled(number))
+        following = bool(parts) and _NUMBER.fullmatch(parts[0]) is not None
+        if between.lower() in _RANGES and following:
+            words.append("to" if between in "-–" and parts[0][0] in "-−–" else _RANGES[between.lower()])
+            continue
+        words.append(_unit(between))
+        smaller = parts[1].lower() if len(parts) > 1 else ""
+        if smaller in _SEQUENCES.get(between.lower(), ()) and following:
+            continue
+        if len(parts) > 1 and parts[0].lower() in _RANGES and _NUMBER.fullmatch(parts[1]):  # 5 ft 6 in to 5 ft 8 in
+            words.append(_RANGES[parts.pop(0).lower()])
+        elif following and smaller:
+            return HOLE_TEMPLATE  # two values, and nobody knows what stands between them
         else:
-            words.append(_unit(argument))
-            smaller = arguments[position + 2].lower() if position + 2 < len(arguments) else ""
-            if not (smaller in _SEQUENCES.get(argument.lower(), ()) and _NUMBER.fullmatch(following)):
-                break
-    if not words or not any(word[-1:].isdigit() or word[:1].isdigit() for word in words):
-        return HOLE_TEMPLATE
-    return re.sub(r" ?– ?", "–", " ".join(words)) + (suffix if named.get("adj") == "mid" else "")
+            break
+    if not words or not words[-1]:
+        return words[0] if len(words) == 2 else HOLE_TEMPLATE
+    text = re.sub(r" (?=,)", "", re.sub(r" ?– ?", "–", " ".join(words)))
+    return text + (suffix if named.get("adj") == "mid" else "")
+
+
+def _one_range(argument: str) -> list[str]:
+    """`5 x 10` and `5 to 10` in one argument as its three."""
+    found = _INSIDE.fullmatch(argument)
+    return [argument] if found is None else [found[1], found[2], found[3]]
 
 
 def _month(text: str) -> str:
@@ -249,7 +269,8 @@ NUMBER_RULES: dict[str, Rule] = {
     **dict.fromkeys(["convert", "cvt", "conv", "convert/old"], convert),
     **dict.fromkeys(["as of", "asof"], as_of),
     **dict.fromkeys(
-        ["start date", "end date", "birth date", "death date", "birth date and age", "film date", "start date and age", "date", "dts"], date
+        ["start date", "end date", "birth date", "death date", "birth date and age", "death date and age", "film date", "start date and age", "date"]
+        + ["dts", "start-date", "end-date", "birth-date", "death-date", "birth-date and age", "death-date and age"], date
     ),
     **dict.fromkeys(["frac", "fraction", "sfrac"], fraction),
     "half": lambda arguments, named: "1/2",

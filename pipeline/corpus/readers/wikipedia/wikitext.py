@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from pipeline.corpus.document import HOLE_TEMPLATE
 from pipeline.corpus.readers.slots import SLOT
-from pipeline.corpus.readers.wikipedia import tables, templates
+from pipeline.corpus.readers.wikipedia import infobox, tables, templates
 from pipeline.corpus.readers.wikipedia.apostrophes import without_quotes
 from pipeline.corpus.readers.wikipedia.blocks import Blocks, Extracted, settle
 from pipeline.corpus.readers.wikipedia.elements import BEFORE_SLOT, Formulas, drop_elements, power
@@ -35,7 +35,8 @@ _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
 _PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
 _BRACKET = re.compile(r"\{[{|]|\}\}|\[\[|\]\]|\|\}(?!\})")
-_SIMPLE_LINK = re.compile(r"\[\[([^\[\]{}]*)\]\]")
+# A link without brackets inside: the label behind its bar, or its target where that stands for itself, or all of it, to be looked at.
+_SIMPLE_LINK = re.compile(r"\[\[(?:[^\[\]{}|:]*\|(?=\s*[^\s\[\]])([^\[\]{}]*)|(?=\S)([^\[\]{}|:#]+)(?<=\S)|([^\[\]{}]*))\]\]")
 _TABLE_INDENT = 40  # characters of blanks and marks of lists before a table's bracket
 _TABLE_LINE = re.compile(r"^[ \t]*[|!][^\n]*\n?|^[ \t]*\|?[\w -]+=[^\n]*\n", re.MULTILINE)
 _LANGUAGE = re.compile(r"(?:[a-z]{2,3}|simple|zh-[a-z-]+|be-tarask|be-x-old|roa-[a-z]+|bat-smg|map-bms|fiu-vro|nds-nl)")
@@ -43,7 +44,7 @@ _INTERWIKI = frozenset("w wikt wiktionary s wikisource q wikiquote b commons c d
 
 _EXTERNAL = re.compile(r"\[(?:(?:https?|ftp|irc|news):)?//([^\]\n]{0,2000})\]|\[mailto:([^\]\n]{0,2000})\]")
 _URL = re.compile(r"(?:https?|ftp)://[^\s<>\]|]*")
-_POWER = re.compile(r"([\w)])<sup>([−–+-]?\d{1,3})</sup>")
+_POWER = re.compile(r"<sup>(?<=[\w)]<sup>)([−–+-]?\d{1,3})</sup>")
 _BLOCK_TAG = re.compile(
     r"</?(?:p|div|blockquote|center|poem|ul|ol|li|dl|dd|dt|h[1-6]|hr|onlyinclude|noinclude)\b[^<>]*>", re.IGNORECASE
 )
@@ -84,6 +85,7 @@ class Markup:
         language: of the wiki (ISO 639).
         formulas: what becomes of those that do not read as they stand.
         kept_tables: what becomes of tables.
+        infoboxes: whether their fields are wanted.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Markup:
         language: str = "en",
         formulas: Formulas = "drop",
         kept_tables: tables.Form = "drop",
+        infoboxes: bool = False,
     ) -> None:
         files = {name for key in _FILE_KEYS for name in namespaces.get(key, ())}
         self._files = files | FILE_ALIASES | CATEGORY_ALIASES
@@ -102,7 +105,7 @@ class Markup:
         self._namespaces |= FILE_ALIASES | CATEGORY_ALIASES | _NAMESPACES
         self._dropped_sections = frozenset(dropped_sections)
         self._kept_sections = frozenset(kept_sections)
-        self.language, self._formulas, self._tables = language, formulas, kept_tables
+        self.language, self._formulas, self._tables, self._infoboxes = language, formulas, kept_tables, infoboxes
 
     def is_namespaced(self, title: str) -> bool:
         """Whether the title begins with the name of a namespace other than the articles'."""
@@ -117,17 +120,39 @@ class Markup:
             text = _NOWIKI.sub(lambda match: hide(match[1]), closed + close) + rest
         text = drop_elements(text, self._formulas)
         text = _PARAMETER.sub("", text) if "{{{" in text else text
-        text = self._resolve(_SIMPLE_LINK.sub(lambda match: self._link(match[1]), text))
+        found = self._paragraphs(self._inline(text))
+        if self._infoboxes:
+            infobox.collect(text, self.shown, found)
+        return found
+
+    def shown(self, text: str) -> str:
+        """What the page shows of a piece of it, without elements that are no text; templates, links and tables are what they say."""
+        return "\n".join(map(without_quotes, self._inline(text).split("\n")))
+
+    def _inline(self, text: str) -> str:
+        """The same, with the apostrophes of bold and italics."""
+        text = self._resolve(self._simple_links(text))
         text = _EXTERNAL.sub(lambda match: (match[1] or match[2] or "").partition(" ")[2], text)
-        text = _URL.sub("", _BREAK.sub(" ", text))
+        text = _BREAK.sub(" ", text)
+        text = _URL.sub("", text) if "://" in text else text
         if "<code" in text or "<tt" in text or "<kbd" in text or "<samp" in text:
             text = _CODE.sub(lambda match: _TAG_NAME.sub(_unknown_tag, match[2]), text)
         if "<sup" in text:
-            text = _POWER.sub(lambda match: power(match[1], match[2]), text)
+            text = _POWER.sub(_raised, text)
         text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
         if "-{" in text:
             text = _VARIANTS.sub(_variant, text)
-        return self._paragraphs(without_quotes(_SWITCH.sub("", text)))
+        return _SWITCH.sub("", text)
+
+    def _simple_links(self, text: str) -> str:
+        pieces = _SIMPLE_LINK.split(text)
+        if len(pieces) == 1:
+            return text
+        for place in range(3, len(pieces), 4):
+            content = pieces[place]
+            if content is not None:
+                pieces[place] = self._link(content)
+        return "".join(filter(None, pieces))
 
     def _resolve(self, text: str) -> str:
         """Templates, links and tables replaced by their text; brackets without a partner are dropped."""
@@ -208,6 +233,8 @@ class Markup:
                 term = ""
 
         for raw in text.split("\n"):
+            if "''" in raw:
+                raw = without_quotes(raw)
             line = settle(raw.strip()) if HOLE_TEMPLATE in raw else raw.strip()
             if not line:
                 if raw:  # only templates, or what was one of them
@@ -283,6 +310,10 @@ def _abandon(stack: list[_Frame]) -> None:
     else:
         content = content.rpartition("|")[2] if "\n" not in content else content
     stack[-1].pieces.append(content)
+
+
+def _raised(match: re.Match[str]) -> str:
+    return power(match.string[match.start() - 1], match[1])[1:]
 
 
 def _unknown_tag(match: re.Match[str]) -> str:

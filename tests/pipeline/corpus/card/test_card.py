@@ -152,6 +152,7 @@ def test_shards_add_up(documents, cuts):
                 "url": "",
                 "licence": "MIT" * (n % 3),
                 "origin": "",
+                "infobox": [{"box": "", "name": "a", "value": "b"}] * (n % 3),
                 "split": "train",
                 "sentences": s,
                 "paragraphs": [0],
