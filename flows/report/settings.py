@@ -10,6 +10,7 @@ from flows.report.told import Told
 
 TOGETHER = "together"
 MOST = 12  # settings of a task that are told, the best first
+SETTINGS = "Settings of "  # opens their tables' titles
 FIGURES = ("mean", "deviation", "best", "n")  # of a setting, behind what it is
 
 
@@ -47,7 +48,7 @@ def _ranked(task: str, members: Sequence[Gathered]) -> Told | None:
     if len(ranked) > MOST:
         notes.append(f"{len(ranked) - MOST} more settings are in the report's scores.")
     return Told(
-        title=f"Settings of {task}, {metric} on dev",
+        title=f"{SETTINGS}{task}, {metric} on dev",
         columns=(*differing, *FIGURES),
         rows=rows,
         notes=notes,
@@ -61,7 +62,8 @@ def best_setting(tables: Sequence[Mapping[str, Any]]) -> str | None:
         return None
     axes, row = of_settings[0]["columns"][: -len(FIGURES)], of_settings[0]["rows"][0]
     setting = ", ".join(f"{axis} {value}" for axis, value in zip(axes, row[: len(axes)], strict=True))
-    return f"best with {setting}: mean {row[len(axes)]} of {row[-1]}"
+    what = str(of_settings[0]["title"]).removeprefix(SETTINGS)
+    return f"{what}: best with {setting}, mean {row[len(axes)]} of {row[-1]}"
 
 
 def _figures(found: Score) -> tuple[str, str, str, str]:

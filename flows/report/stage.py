@@ -103,7 +103,10 @@ def _history(pretrain: Path) -> list[dict[str, Any]]:
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """The best score of the last section that has one: of what was evaluated, else fine-tuned, else pretrained. Of a grid its best setting."""
+    """The best score of the last section that has one: of what was evaluated, else fine-tuned, else pretrained.
+
+    Of a grid it is the best setting, and of several tasks what their tables are called.
+    """
     found = summary.get("scores") or {}
     if not found:
         return ""
@@ -112,13 +115,15 @@ def headline(summary: Mapping[str, Any]) -> str:
     )
     section = next(name for name in found if name.partition("@")[0] == stage)
     metric, score = next(iter(found[section].items()))
-    grid = best_setting(summary.get("tables") or ())
+    tables = summary.get("tables") or () if stage == "finetune" else ()
+    if tables:  # an average over settings or tasks says nothing
+        return best_setting(tables) or (tables[0]["title"] if len(tables) == 1 else f"{len(tables)} tables")
     several = (
         f", best {score['best']:.3f} by {score['best_node']}, mean of {score['n']} {score['mean']:.3f}"
         if score["n"] > 1
         else ""
     )
-    return f"{section} {metric.replace('_', ' ')}" + (f", {grid}" if grid else several or f" {score['mean']:.3f}")
+    return f"{section} {metric.replace('_', ' ')}" + (several or f" {score['mean']:.3f}")
 
 
 def _ahead(
