@@ -1,4 +1,7 @@
-"""What the stage vectors does, once torch is there: read a corpus shard by shard, embed its documents, write their vectors."""
+"""What the stage vectors does, once torch is there: read a corpus shard by shard, embed its documents, write their vectors.
+
+Each rank does every so many-th shard. A shard's batches are of its own texts, so its vectors are the same on any number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ CHARACTERS = 4  # of a piece, about; a window that has more pieces than the mode
 
 
 def run(config: VectorsConfig, build: Build) -> Outcome:
-    """Embed every document of the corpus.
+    """Embed every document of the corpus, on each rank its shards.
 
     Raises:
         UsageError: the model's vectors are too wide, or it reads no windows as long as that.
@@ -43,8 +46,9 @@ def run(config: VectorsConfig, build: Build) -> Outcome:
     if embedder.size > unit_vectors.WIDEST:
         raise UsageError(f"the model's vectors have {embedder.size} numbers; take one of at most {unit_vectors.WIDEST}")
     documents = 0
-    for number, name in enumerate(names):
-        build.report.progress(number, len(names), "shards", {})
+    own = names[world.rank :: world.size]
+    for number, name in enumerate(own):
+        build.report.progress(min(number * world.size, len(names)), len(names), "shards", {})
         target = build.file(unit_vectors.file_name(name))
         table = read_arrow(storage.join(path, name))
         documents += table.num_rows
@@ -56,16 +60,20 @@ def run(config: VectorsConfig, build: Build) -> Outcome:
         found = unit_vectors.units(_vectors(embedder, texts, config.windows))
         batch = unit_vectors.batch(keys[order], found)
         write_arrow(target, batch.schema, [batch])
+    documents, truncated, pieces = world.total([documents, embedder.truncated, embedder.pieces])
     build.report.progress(len(names), len(names), "shards", {})
     summary = {
         "documents": documents,
         "size": embedder.size,
         "pooling": embedder.pooling,
         "max_length": embedder.max_length,
-        "truncated_windows": embedder.truncated,
+        "truncated_windows": truncated,
+        "tokens": pieces,
+        "parameters": embedder.parameters,
+        "device": world.device.type,
         "precision": kind,
     }
-    return Outcome(rows=documents, summary=summary)
+    return Outcome(rows=documents, tokens=pieces, summary=summary)
 
 
 def _vectors(embedder: Embedder, texts: Sequence[str], most: int) -> Vectors:

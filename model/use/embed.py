@@ -70,7 +70,7 @@ class Embedder:
         self.pooling: Pooling = pooling or own.get("pooling", "mean")
         self.normalize = bool(own.get("normalize", False)) if normalize is None else normalize
         self.max_length = max_length or int((loaded.task or {}).get("max_length", longest))
-        self.size, self.truncated = loaded.model.hidden_size, 0
+        self.size, self.truncated, self.pieces = loaded.model.hidden_size, 0, 0
         if self.max_length > longest:
             raise UsageError(f"max_length ({self.max_length}) is more than {path} reads ({longest}); use {longest} or less")
         if self.pooling == "pooler" and not any(name.startswith("pooler.") for name in loaded.state):
@@ -78,6 +78,7 @@ class Embedder:
         encoder, pooler = restore_backbone(loaded.model, loaded.state)
         self._device, self._precision = device or torch.device("cpu"), precision
         self._network: nn.Module = BiEncoder(encoder, pooler, self.pooling, self.normalize).to(self._device).eval()
+        self.parameters = sum(weight.numel() for weight in self._network.parameters())
         self._layout = layout_for([self._network], self._device, DTYPES[precision])
 
     def embed(self, texts: Sequence[str], progress: Callable[[int, int], None] = lambda done, total: None) -> Vectors:
@@ -103,6 +104,7 @@ class Embedder:
                 raise DataError(f"text {number} is empty; leave it out")
         samples = encode(texts, None, self._pieces, self.max_length)
         self.truncated += samples.truncated
+        self.pieces += int(samples.lengths.sum())
         order = np.argsort(-samples.lengths, kind="stable")
         batches, begin = [], 0
         while begin < len(order):

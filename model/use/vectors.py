@@ -9,6 +9,7 @@ The command line imports this module at every start; torch comes in when the sta
 from __future__ import annotations
 
 from model.use.vectors_config import VectorsConfig
+from model.use.vectors_cost import COSTS
 from pipeline.core.stage import Build, Input, Outcome, Stage
 
 VERSION = 1
@@ -31,5 +32,7 @@ STAGE = Stage(
         "checkpoint": Input(kinds=("pretrain",), also=("finetune", "merge"), required=True),
     },
     worker="model",
+    parallel=True,
     headline=lambda summary: f"{summary['documents']:,} vectors of {summary['size']} numbers",
+    costs=COSTS,
 )

@@ -9,6 +9,7 @@ from pydantic import Field
 from pipeline.core.config import StageConfig
 
 MEMBERS_OF_A_CLUSTER = 2000  # about, in a corpus of up to four million documents
+SAMPLE, SMALLEST_SAMPLE = 256, 1 << 16  # documents for each cluster, and at least, by which the centres and the mean are found
 
 
 class SemDedupConfig(StageConfig):
@@ -30,3 +31,8 @@ class SemDedupConfig(StageConfig):
 def clusters_for(documents: int) -> int:
     """How many clusters by default."""
     return max(1, min(documents // MEMBERS_OF_A_CLUSTER, math.isqrt(documents)))
+
+
+def sample_for(documents: int, clusters: int) -> int:
+    """By how many documents the centres and the mean are found."""
+    return min(documents, max(SMALLEST_SAMPLE, SAMPLE * clusters))

@@ -17,7 +17,7 @@ from pipeline.core.unit_vectors import I16
 from pipeline.corpus.document import joined
 from pipeline.corpus.provenance import UNKNOWN
 from pipeline.corpus.semantic.clusters import centred, fit, mean_of
-from pipeline.corpus.semantic.config import SemDedupConfig, clusters_for
+from pipeline.corpus.semantic.config import SemDedupConfig, clusters_for, sample_for
 from pipeline.corpus.semantic.work import (
     ASSIGNED,
     DUPLICATES,
@@ -37,7 +37,6 @@ from pipeline.engines.fan_out import fan_out
 
 REASON = "semantic_duplicate"
 FIGURES, DUPLICATES_FILE = "semantic.json", "semantic_duplicates.arrow"
-SAMPLE, SMALLEST_SAMPLE = 256, 1 << 16  # documents for each cluster, and at least, by which the centres and the mean are found
 UNIT_DOCUMENTS = 20_000
 EXAMPLES, EXCERPT = 8, 400
 _SAMPLE, _EXAMPLE = 0x534D504C, 0x53454D45
@@ -99,7 +98,9 @@ def deduplicate(config: SemDedupConfig, build: Build) -> Outcome:
         "examples": _examples(corpus, gone),
     }
     storage.write_bytes(build.file(FIGURES), (json.dumps(figures, indent=1, ensure_ascii=False) + "\n").encode())
-    return Outcome(rows=documents - gone.num_rows, summary=_summary(build, corpus, figures, written))
+    return Outcome(
+        rows=documents - gone.num_rows, summary={**_summary(build, corpus, figures, written), "size": centres.shape[1]}
+    )
 
 
 def _vectors(corpus: CorpusShards, build: Build) -> list[str]:
@@ -118,7 +119,7 @@ def _sample(files: Sequence[str], config: SemDedupConfig) -> tuple[I16, int]:
     keys = [read_arrow(file)["key"].to_numpy() for file in files]
     documents = sum(map(len, keys))
     ranks = [random_keys.derive(_SAMPLE, one) for one in keys]
-    wanted = min(documents, max(SMALLEST_SAMPLE, SAMPLE * (config.clusters or clusters_for(documents))))
+    wanted = sample_for(documents, config.clusters or clusters_for(documents))
     limit = np.partition(np.concatenate(ranks), wanted - 1)[wanted - 1] if wanted else np.uint64(0)
     chosen = [np.flatnonzero(one <= limit) for one in ranks]
     taken = np.concatenate([unit_vectors.read(file)[1][rows] for file, rows in zip(files, chosen, strict=True)])

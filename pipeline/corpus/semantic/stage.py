@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core.humanize import si
 from pipeline.core.stage import Build, Input, Outcome, Stage
 from pipeline.corpus.semantic.config import SemDedupConfig
+from pipeline.corpus.semantic.cost import COSTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,5 +46,6 @@ STAGE = Stage(
     inputs={"corpus": Input(kinds=("corpus",), required=True), "vectors": Input(kinds=("vectors",), required=True)},
     worker="pipeline",
     headline=headline,
+    costs=COSTS,
     compared=("documents", "bytes", "words"),
 )

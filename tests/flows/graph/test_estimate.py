@@ -44,8 +44,11 @@ SUMMARIES: dict[str, dict[str, Any]] = {
     "finetune": {"metrics": {"accuracy": 0.5}},
     "evaluate": {"metrics": {"accuracy": 0.5}},
     "report": {"report": "report.html", "masks": [{"node": "pretrain"}]},
+    "vectors": {"documents": 14, "size": 128, "tokens": 9523, "parameters": 750_000, "device": "cpu"},
+    "semdedup": {"documents": 12, "bytes": 36_000, "size": 128, "clusters": 1, "dropped": {"semantic_duplicate": 2}},
 }
 SECONDS = {"corpus": 5.0, "vocab": 4.0, "dataset": 6.0, "pretrain": 50.0, "finetune": 20.0, "evaluate": 9.0, "report": 8.0}
+SECONDS |= {"vectors": 30.0, "semdedup": 20.0}
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +90,23 @@ def test_where_nothing_was_measured_it_is_rough_and_says_so(place: Path) -> None
     assert all(one.seconds is not None and one.seconds > 0 for one in found.values())
     assert all(one.memory_bytes and one.disk_bytes for one in found.values())
     assert {one.gpu_memory_bytes for one in found.values()} == {0}
+
+
+def test_vectors_and_semantic_duplicates_are_planned(place: Path) -> None:
+    head, end = CONFIG.split("finetune:")[0], "vectors: {}\nsemdedup: {cosine: 0.9}\nrun: {device: cpu}\n"
+    (place / "toy.yaml").write_text(head + end)
+    steps, found = planned(place)
+    names = ("vectors", "semdedup")
+    assert [(found[name].basis, bool(found[name].seconds), bool(found[name].memory_bytes)) for name in names] == [
+        ("rough", True, True)
+    ] * 2
+    assert found["semdedup"].disk_bytes > found["vectors"].disk_bytes > 0  # the corpus again, and a few numbers a document
+    made(steps)
+    _, found = planned(place, force=["vectors", "semdedup"])
+    assert [(found[name].seconds, found[name].basis) for name in names] == [(30.0, "measured"), (20.0, "measured")]
+    _, found = planned(place, "vectors.windows=1", "vectors.max_length=64")  # where a document has 680 pieces
+    assert found["vectors"].basis == "scaled"
+    assert found["vectors"].seconds < 30.0
 
 
 def test_what_is_cached_takes_nothing(place: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.graph.stages import stage
 from model.use import vectors as vectors_stage
 from model.use.corpus_vectors import windows_of
 from model.use.embed import Embedder
@@ -73,6 +74,21 @@ def test_a_vector_is_that_of_the_text(made: tuple[str, str, Result]) -> None:
 def test_the_same_again(made: tuple[str, str, Result], tmp_path: Path) -> None:
     corpus, checkpoint, result = made
     assert make(corpus, checkpoint, tmp_path / "again").manifest.content_sha256 == result.manifest.content_sha256
+
+
+@pytest.mark.usefixtures("warm")
+def test_ranks_share_the_shards_and_make_the_same_files(made: tuple[str, str, Result], tmp_path: Path) -> None:
+    _, checkpoint, _ = made
+    corpus = write_corpus(tmp_path / "corpus", [*DOCUMENTS, *((f"f{n}", [LONG] * n) for n in range(30))], shards=3)
+    config = parse_config(vectors_stage.VectorsConfig, {"precision": "fp32"}, "vectors")
+    found = []
+    for processes in (1, 2):
+        how = Execution(device="cpu", processes=processes, threads=1)
+        inputs = {"corpus": corpus, "checkpoint": checkpoint}
+        found.append(execute(stage("vectors"), config, inputs, str(tmp_path / f"{processes}"), execution=how).manifest)
+    assert found[0].content_sha256 == found[1].content_sha256
+    assert found[0].summary == found[1].summary
+    assert (found[0].summary["documents"], len([one for one in found[0].files if one.path.startswith("vectors-")])) == (35, 3)
 
 
 def test_the_near_paraphrase_goes_and_the_longer_stays(made: tuple[str, str, Result], tmp_path: Path) -> None:

@@ -154,7 +154,8 @@ def _foreign(arguments: Arguments, named: Named) -> str:
 
 def _marriage(arguments: Arguments, named: Named) -> str:
     """`{{marriage|Mary Todd|1842|1865}}` says `Mary Todd (m. 1842–1865)`."""
-    spouse, *years = [argument for argument in arguments if argument] or [""]
+    spouse, *rest = [*arguments, ""]
+    years = [argument for argument in rest if "=" not in argument and any(map(str.isdigit, argument))]
     return f"{spouse} (m. {'–'.join(years[:2])})" if spouse and years else spouse
 
 

@@ -101,7 +101,7 @@ def test_nothing_is_read_unless_it_is_wanted():
             "{{Infobox x|born={{birth date|1809|2|12|mf=y}}|died={{death date and age|1865|4|15|1809|2|12}}}}",
             [("born", "February 12, 1809"), ("died", "15 April 1865")],
         ),
-        ("{{Infobox x|spouse={{ubl|{{marriage|A. B.|1842|1865}}|[[C]]}}}}", [("spouse", "A. B. (m. 1842–1865), C")]),
+        ("{{Infobox x|spouse={{ubl|{{marriage|A. B.|()=small|1842|1865}}|[[C]]}}}}", [("spouse", "A. B. (m. 1842–1865), C")]),
         (
             "{{Infobox x|pop=145700|latNS=N|shown=n|code=#ffcc00|map_size=40|Map colour=red|logo=a b.svg}}",
             [("pop", "145700"), ("latNS", "N")],
