@@ -16,7 +16,6 @@ Window = Annotated[int, Field(ge=2, multiple_of=2)]
 class LongformerConfig(RobertaConfig):
     """Defaults are those of longformer-base-4096 (Beltagy et al., "Longformer", 2020, section 5 and Table 12)."""
 
-    compiles: ClassVar[bool] = False  # how many tokens are global is known from the batch alone
     both_ways: ClassVar[bool] = False
 
     usual_batch: ClassVar[int] = 64  # section 5

@@ -273,11 +273,13 @@ def test_a_disk_that_fills_up_leaves_the_older_checkpoint(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
-def test_compiling_changes_no_figure_that_matters(dataset: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "family", [{}, pytest.param({"family": "longformer", "attention_window": 8}, marks=pytest.mark.soak)], ids=str
+)
+def test_compiling_changes_no_figure_that_matters(dataset: str, tmp_path: Path, family: dict[str, Any]) -> None:
     # without dropout: the compiled model draws its masks in another order
-    shape = {"num_hidden_layers": 1, "hidden_dropout": 0.0, "attention_dropout": 0.0}
+    shape = {**family, "num_hidden_layers": 1, "hidden_dropout": 0.0, "attention_dropout": 0.0}
     settings = config(steps=3, evaluate_every=3, global_batch=10, model=shape)
     plain = here(settings, dataset, tmp_path / "plain", micro_batch=5)
     compiled = here(settings, dataset, tmp_path / "compiled", micro_batch=5, compile=True)
