@@ -32,13 +32,16 @@ from model.use.scoring import correct, settle
 from pipeline import tokenizer
 
 EQUAL = 1e-3  # nats of a sentence's score
+WARM_UP = 10  # pairs
+
+Score = Callable[[list[MinimalPair]], Floats]  # the pairs' scores, float64 [n, 2]
 
 
 def texts_of(pairs: list[MinimalPair]) -> list[str]:
     return [text for pair in pairs for text in (pair.good, pair.bad)]
 
 
-def theirs(path: str, pairs: list[MinimalPair]) -> Callable[[], Floats]:
+def theirs(path: str) -> Score:
     """A plain loop with transformers over the exported checkpoint."""
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -48,7 +51,7 @@ def theirs(path: str, pairs: list[MinimalPair]) -> Callable[[], Floats]:
         model = AutoModelForMaskedLM.from_pretrained(directory).eval()
 
     @torch.inference_mode()
-    def run() -> Floats:
+    def run(pairs: list[MinimalPair]) -> Floats:
         scores = []
         for text in texts_of(pairs):
             ids = torch.tensor(pieces(text)["input_ids"])
@@ -62,14 +65,14 @@ def theirs(path: str, pairs: list[MinimalPair]) -> Callable[[], Floats]:
     return run
 
 
-def plain(path: str, pairs: list[MinimalPair]) -> Callable[[], Floats]:
+def plain(path: str) -> Score:
     """The same loop with our model."""
     loaded = checkpoint.load(path)
     pieces = tokenizer.load(loaded.tokenizer)
     model = restore(loaded.model, loaded.state)
 
     @torch.inference_mode()
-    def run() -> Floats:
+    def run(pairs: list[MinimalPair]) -> Floats:
         scores = []
         for text in texts_of(pairs):
             ids = torch.tensor([pieces.special.cls, *pieces.encode_batch([text])[0], pieces.special.sep])
@@ -85,7 +88,7 @@ def plain(path: str, pairs: list[MinimalPair]) -> Callable[[], Floats]:
     return run
 
 
-def ours(path: str, pairs: list[MinimalPair], fast: bool) -> Callable[[], Floats]:
+def ours(path: str, fast: bool) -> Score:
     """The stage's scorer. Args: fast: in bf16, and close pairs again."""
     exact = Scorer(path, precision="fp32")
     scorer = Scorer(path, precision="bf16") if fast else exact
@@ -93,7 +96,7 @@ def ours(path: str, pairs: list[MinimalPair], fast: bool) -> Callable[[], Floats
     def scored(chosen: Scorer, some: list[MinimalPair]) -> Floats:
         return np.array([found.score() for found in chosen.scored(texts_of(some))]).reshape(-1, 2)
 
-    def run() -> Floats:
+    def run(pairs: list[MinimalPair]) -> Floats:
         scores = scored(scorer, pairs)
         if fast:
             settle(scores, lambda numbers: scored(exact, [pairs[i] for i in numbers]))
@@ -110,24 +113,27 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-plain", action="store_true", help="leave our own plain loop out")
+    parser.add_argument("--no-fp32", action="store_true", help="leave ours in fp32 out")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     every = read_minimal_pairs(given.data)
     pairs = every[:: max(1, len(every) // given.pairs)]
     variants = {
-        "transformers, plain loop, fp32": theirs(given.checkpoint, pairs),
-        **({} if given.no_plain else {"ours, plain loop, fp32": plain(given.checkpoint, pairs)}),
-        "cloze score, fp32": ours(given.checkpoint, pairs, False),
+        "transformers, plain loop, fp32": theirs(given.checkpoint),
+        **({} if given.no_plain else {"ours, plain loop, fp32": plain(given.checkpoint)}),
+        **({} if given.no_fp32 else {"cloze score, fp32": ours(given.checkpoint, False)}),
     }
     if native_bf16(torch.device("cpu")):
-        variants["cloze score, bf16, close pairs in fp32"] = ours(given.checkpoint, pairs, True)
+        variants["cloze score, bf16, close pairs in fp32"] = ours(given.checkpoint, True)
     walls: dict[str, list[float]] = {name: [] for name in variants}
     cpus: dict[str, list[float]] = {name: [] for name in variants}
-    scores = {name: run() for name, run in variants.items()}  # and warm-up
+    scores: dict[str, Floats] = {}
+    for run in variants.values():
+        run(pairs[:WARM_UP])
     for _ in range(given.rounds):
         for name, run in variants.items():
             wall, cpu = time.perf_counter(), time.process_time()
-            run()
+            scores[name] = run(pairs)
             walls[name].append(time.perf_counter() - wall)
             cpus[name].append(time.process_time() - cpu)
     reference = next(iter(variants))

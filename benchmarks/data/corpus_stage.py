@@ -5,7 +5,8 @@ difference is told, so start-up is left out; repeated documents are no copies of
 
 With `--workers-against-one` a corpus of books is read by one worker and by two. That needs a quiet machine with two cores.
 With `--gensim PYTHON`, an interpreter that has gensim, also gensim's `WikiCorpus` on the same dumps, its pool one process: it takes markup
-out and makes lower-case words, and does nothing about sentences, filters or copies.
+out and makes lower-case words, and does nothing about sentences, filters or copies. With `--wikiextractor PYTHON` also WikiExtractor, one
+process, without its pass over the dump for templates (`--no-templates`).
 """
 
 from __future__ import annotations
@@ -20,27 +21,40 @@ from benchmarks.data.prepared import Work
 from benchmarks.data.sources import KINDS, Raw
 
 GENSIM_NAME = "gensim WikiCorpus"
-GENSIM = """
-import json, resource, sys, time
-from gensim.corpora.wikicorpus import WikiCorpus
+WIKIEXTRACTOR_NAME = "WikiExtractor"
+TIMED = """
+import json, os, resource, sys, time
 
 def seconds():
     found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in found)
 
 if __name__ == "__main__":
-    wall, cpu, articles, words = time.perf_counter(), seconds(), 0, 0
-    for text in WikiCorpus(sys.argv[1], dictionary={}, processes=1).get_texts():
-        articles, words = articles + 1, words + len(text)
-    more = {"articles": articles, "words": words}
-    print(json.dumps({"wall": time.perf_counter() - wall, "cpu": seconds() - cpu, "work": float(sys.argv[2]), "more": more}))
+    path, size = sys.argv[1:]
+    wall, cpu, more = time.perf_counter(), seconds(), {}
+    %s
+    print(json.dumps({"wall": time.perf_counter() - wall, "cpu": seconds() - cpu, "work": float(size), "more": more}))
 """
+OTHERS = {
+    GENSIM_NAME: """
+    from gensim.corpora.wikicorpus import WikiCorpus
+    more["articles"] = sum(1 for _ in WikiCorpus(path, dictionary={}, processes=1).get_texts())
+""",
+    WIKIEXTRACTOR_NAME: """
+    from wikiextractor import WikiExtractor
+    out = os.path.join(os.path.dirname(os.path.abspath(__file__)), "extracted")
+    sys.argv[1:] = [path, "-o", out, "--no-templates", "--processes", "1", "-q"]
+    WikiExtractor.main()
+""",
+}
+"""What other programs do with a dump."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sources", nargs="*", default=list(KINDS), choices=KINDS)
     parser.add_argument("--sizes", type=float, nargs=2, default=(6, 24), metavar="MB", help="of each source, unpacked")
     parser.add_argument("--gensim", metavar="PYTHON", help="an interpreter that has gensim")
+    parser.add_argument("--wikiextractor", metavar="PYTHON", help="an interpreter that has wikiextractor")
     parser.add_argument(
         "--workers-against-one", action="store_true", help="one worker against two on the mix of books and encyclopedia"
     )
@@ -67,13 +81,15 @@ def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[S
     for kind in options.sources:
         for size in options.sizes:
             planned[f"{kind} {size:g}"] = corpus_case(work, f"{kind}-{size:g}", work.raw(kind, size), config)
-    if options.gensim:
-        script = Path(work.scratch("run_wikicorpus.py"))
-        script.write_text(GENSIM, encoding="utf-8")
+    for name, python in ((GENSIM_NAME, options.gensim), (WIKIEXTRACTOR_NAME, options.wikiextractor)):
+        if python is None:
+            continue
+        script = Path(work.scratch(f"run_{name.split()[0].lower()}.py"))
+        script.write_text(TIMED % OTHERS[name], encoding="utf-8")
         for size in options.sizes:
             (dump,) = work.raw("wikipedia", size)
-            command = (str(Path(options.gensim).absolute()), str(script), dump.path, str(dump.bytes))
-            planned[f"{GENSIM_NAME} {size:g}"] = Case(command=command, environment={"PYTHONWARNINGS": "ignore"})
+            command = (str(Path(python).absolute()), str(script), dump.path, str(dump.bytes))
+            planned[f"{name} {size:g}"] = Case(command=command, environment={"PYTHONWARNINGS": "ignore"})
     if options.workers_against_one:
         for size in options.sizes:
             for workers in (1, 2):
@@ -104,9 +120,10 @@ def report(samples: Mapping[str, Sequence[Sample]], sizes: Sequence[float]) -> s
         rows.append([name, *figures, f"{max(one.peak for one in samples[f'{name} {large}']):,.0f}"])
     head = ("source", "MB", "MB/s a core", "MB/s", "documents", "text kept", "peak MB")
     lines = [table(head, rows)]
-    if GENSIM_NAME in rates and "wikipedia" in rates:
-        ratio = median_ratio(rates["wikipedia"], rates[GENSIM_NAME])
-        lines.append(f"Wikipedia: {ratio.cpu:.2f} times gensim's MB/s a core.")
+    for name, whose in ((GENSIM_NAME, "gensim's"), (WIKIEXTRACTOR_NAME, "WikiExtractor's")):
+        if name in rates and "wikipedia" in rates:
+            ratio = median_ratio(rates["wikipedia"], rates[name])
+            lines.append(f"Wikipedia: {ratio.cpu:.2f} times {whose} MB/s a core.")
     if "mix, 2 workers" in rates:
         ratio = median_ratio(rates["mix, 2 workers"], rates["mix, 1 workers"])
         lines.append(f"Two workers: {ratio.wall:.2f} times one by wall time, at {1 / ratio.cpu:.2f} times its CPU time.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.report.gathered import BASELINES, REPLICATES, Gathered, Score, by_group, lower_is_better, scores_of
@@ -10,6 +10,8 @@ from flows.report.told import Told
 
 TOGETHER = "together"
 MOST = 12  # settings of a task that are told, the best first
+SETTINGS = "Settings of "  # opens their tables' titles
+FIGURES = ("mean", "deviation", "best", "n")  # of a setting, behind what it is
 
 
 def best_settings(nodes: Sequence[Gathered]) -> list[Told]:
@@ -46,11 +48,22 @@ def _ranked(task: str, members: Sequence[Gathered]) -> Told | None:
     if len(ranked) > MOST:
         notes.append(f"{len(ranked) - MOST} more settings are in the report's scores.")
     return Told(
-        title=f"Settings of {task}, {metric} on dev",
-        columns=(*differing, "mean", "deviation", "best", "n"),
+        title=f"{SETTINGS}{task}, {metric} on dev",
+        columns=(*differing, *FIGURES),
         rows=rows,
         notes=notes,
     )
+
+
+def best_setting(tables: Sequence[Mapping[str, Any]]) -> str | None:
+    """In words, of the tables of a report's summary; None: they are of no grid, or of several tasks."""
+    of_settings = [table for table in tables if tuple(table["columns"][-len(FIGURES) :]) == FIGURES]
+    if len(of_settings) != 1:
+        return None
+    axes, row = of_settings[0]["columns"][: -len(FIGURES)], of_settings[0]["rows"][0]
+    setting = ", ".join(f"{axis} {value}" for axis, value in zip(axes, row[: len(axes)], strict=True))
+    what = str(of_settings[0]["title"]).removeprefix(SETTINGS)
+    return f"{what}: best with {setting}, mean {row[len(axes)]} of {row[-1]}"
 
 
 def _figures(found: Score) -> tuple[str, str, str, str]:

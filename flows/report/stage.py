@@ -15,7 +15,7 @@ from pydantic import Field
 from flows.graph.tools import run_verb
 from flows.report.gathered import Gathered, Place, last_pretrainings, scores
 from flows.report.glue_table import glue_table
-from flows.report.settings import best_settings, together_and_alone
+from flows.report.settings import best_setting, best_settings, together_and_alone
 from pipeline.core import artifact, storage
 from pipeline.core.config import StageConfig, Watching
 from pipeline.core.cost import PROCESS_BYTES, Computer, Cost, Costs, Facts, Pace
@@ -103,7 +103,10 @@ def _history(pretrain: Path) -> list[dict[str, Any]]:
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """The best score of the last section that has one: of what was evaluated, else fine-tuned, else pretrained."""
+    """The best score of the last section that has one: of what was evaluated, else fine-tuned, else pretrained.
+
+    Of a grid it is the best setting, and of several tasks what their tables are called.
+    """
     found = summary.get("scores") or {}
     if not found:
         return ""
@@ -112,6 +115,9 @@ def headline(summary: Mapping[str, Any]) -> str:
     )
     section = next(name for name in found if name.partition("@")[0] == stage)
     metric, score = next(iter(found[section].items()))
+    tables = summary.get("tables") or () if stage == "finetune" else ()
+    if tables:  # an average over settings or tasks says nothing
+        return best_setting(tables) or (tables[0]["title"] if len(tables) == 1 else f"{len(tables)} tables")
     several = (
         f", best {score['best']:.3f} by {score['best_node']}, mean of {score['n']} {score['mean']:.3f}"
         if score["n"] > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from model.layers.dropout import dropout as drop
 from model.layers.layout import Layout, Pattern, Rows
@@ -71,12 +72,31 @@ class SelfAttention(nn.Module):
         """
         if layout is None:
             layout = Rows((hidden.shape[0], hidden.shape[1]))
+        if chosen is not None and isinstance(layout, Rows) and layout.one_each and not self.training:
+            single: Tensor = self.output(self._attend_once(hidden, layout, chosen))
+            return single
         query, key, value = self.project(hidden)
         if self.rotary is not None:
             query, key = self.rotary(query, key, layout)
         mixed = layout.attend(query, key, value, self.pattern, self.dropout if self.training else 0.0)
         output: Tensor = self.output(taken(mixed.flatten(-2), chosen))
         return drop(output, self.output_dropout) if self.training else output
+
+    def _attend_once(self, hidden: Tensor, layout: Rows, chosen: Tensor) -> Tensor:
+        """What one position a row gets, [B, D], before the output projection: no query is computed but its own."""
+        hidden, place = once_cast(hidden), chosen % layout.shape[1]
+        own = taken(hidden, chosen)
+        if self.fused:
+            cut, bias = hidden.shape[-1], self.qkv.bias
+            query = functional.linear(own, self.qkv.weight[:cut], None if bias is None else bias[:cut])
+            both = functional.linear(hidden, self.qkv.weight[cut:], None if bias is None else bias[cut:])
+            key, value = both.chunk(2, dim=-1)
+        else:
+            query, key, value = self.query(own), self.key(hidden), self.value(hidden)
+        query, key, value = self.split(query), self.split(key), self.split(value)
+        if self.rotary is not None:
+            query, key = self.rotary.turn(query, layout, place), self.rotary.turn(key, layout)
+        return layout.attend_once(query, key, value, self.pattern, place).flatten(-2)
 
     def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value: [..., D] to [..., N, H] each."""

@@ -121,6 +121,8 @@ class Rows(Layout):
         positions: int64 [B, L], of packed rows: see `Layout`.
         causal: bool [B], rows none of whose tokens sees what comes after it, whatever the pattern says; None: none.
         maps: where to put each layer's attention probabilities, float [B, N, L, L], which then are all computed.
+        one_each: whether the positions that a layer is asked for are one a row, in the order of the rows, which are one sequence each:
+            then it asks nothing of the others.
     """
 
     def __init__(
@@ -131,16 +133,17 @@ class Rows(Layout):
         positions: Tensor | None = None,
         causal: Tensor | None = None,
         maps: list[Tensor] | None = None,
+        one_each: bool = False,
     ) -> None:
         super().__init__()
         self.shape, self.real, self.sequence, self.positions = shape, real, sequence, positions
-        self.causal, self.maps = causal, maps
+        self.causal, self.maps, self.one_each = causal, maps, one_each
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
         real, sequence, positions, causal = (
             None if tensor is None else change(tensor) for tensor in (self.real, self.sequence, self.positions, self.causal)
         )
-        return type(self)(self.shape, real, sequence, positions, causal, self.maps)
+        return type(self)(self.shape, real, sequence, positions, causal, self.maps, self.one_each)
 
     def recording(self, maps: list[Tensor]) -> Rows:
         """The same rows, whose attention probabilities go to `maps`."""
@@ -165,8 +168,28 @@ class Rows(Layout):
             self.maps.append(attention_maps(query, key, bias))
         return attend(query, key, value, bias, dropout).transpose(1, 2)
 
+    def attend_once(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, place: Tensor) -> Tensor:
+        """As `attend` for one query a row, outside training.
+
+        Args:
+            query: float [B, N, H].
+            key, value: float [B, L, N, H].
+            pattern: as for `attend`.
+            place: int64 [B], where in its row each query stands.
+
+        Returns:
+            float [B, N, H].
+        """
+        bias = self.once((pattern, query.dtype), lambda: self._bias(pattern, query))
+        if bias is not None:
+            own = place if bias.shape[2] > 1 else torch.zeros_like(place)
+            bias = bias.expand(len(place), -1, -1, -1)[torch.arange(len(place), device=place.device), :, own, None]
+        return attend(query.unsqueeze(2), key.transpose(1, 2), value.transpose(1, 2), bias, 0.0).squeeze(2)
+
     def _bias(self, pattern: Pattern, like: Tensor) -> Tensor | None:
         """What to add to scores, [1 or B, 1, 1 or L, L]; None: nothing."""
+        if pattern.window is not None and pattern.window >= self.shape[1] - 1:
+            pattern = Pattern(causal=pattern.causal)  # it hides nothing of rows as short as these
         place = torch.arange(self.shape[1], device=like.device)
         seen = pattern.visible(place - place[:, None])
         seen = None if seen is None else seen[None, None]

@@ -23,7 +23,7 @@ from model.train.engines.protocol import Engine, Held
 from model.train.layer_groups import GROUPS, groups_of
 from model.train.parameters import trained_parameters
 
-SAMPLED = 1 << 14  # numbers of a parameter, evenly spaced, that its update is measured by: to a per cent or two
+SAMPLED = 1 << 13  # numbers of a parameter, evenly spaced, that its update is measured by: to a per cent or two
 TOGETHER = 4  # of these side by side: each place is fetched from memory anew
 
 
@@ -110,7 +110,7 @@ class Look:
             self._add(0, self._groups([part for part, _ in there], squares.device), squares)
 
     def _watched(self, found: Sequence[Held]) -> _Watched:
-        values = [_sampled(part.of(part.tensor.detach())) for part in found]
+        values = [sampled(part.of(part.tensor.detach())) for part in found]
         weights = [part.length / sample.numel() for part, sample in zip(found, values, strict=True)]
         before = _together(values)
         of = torch.tensor(weights, dtype=torch.float64, device=before.device)
@@ -141,7 +141,7 @@ def _squares(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(list(parts))).double().square()
 
 
-def _sampled(values: Tensor) -> Tensor:
+def sampled(values: Tensor) -> Tensor:
     """Numbers of a flat tensor, a view; by an odd distance, so that they are no columns of a matrix whose width is even."""
     if len(values) <= SAMPLED:
         return values

@@ -22,7 +22,7 @@ CPU_TOKENS = 4096  # a micro-batch of 32 x 128: larger ones gain nothing on a CP
 MARGIN = 0.9  # of a GPU's memory is planned with: allocators round up, batches differ
 PREDICTIONS = 64  # masked positions of a batch are filled up to a multiple of it (`model.data.collate`)
 GATHERED = 1_000_000_000  # weights that ZeRO-3 keeps whole at most (DeepSpeed's stage3_max_live_parameters)
-BUCKET_NUMBERS = 1 << 25  # gradients that ZeRO lays together (`model.train.engines.deepspeed`)
+BUCKET_NUMBERS = 1 << 25  # gradients that ZeRO lays together at most (`model.train.engines.deepspeed`)
 # A process with torch: libraries, threads, the tokenizer; with DeepSpeed; on a GPU, the host's part.
 PROCESS = {"cpu": 440e6, "cuda": 2.4e9}
 DEEPSPEED = 80e6

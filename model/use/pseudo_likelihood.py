@@ -111,6 +111,7 @@ class Part:
         ids: int64 [B, L], padded.
         lengths: int64 [B].
         wanted: int64 [M], places among the flattened B * L, each once; what fills up is 0.
+        one_each: whether these are one a row, in the order of the rows.
         place: int64 [P], for each answer, which of the M it is at.
         asked: int64 [P], which of the T pieces of `Questions` it is for.
     """
@@ -118,6 +119,7 @@ class Part:
     ids: Ints
     lengths: Ints
     wanted: Ints
+    one_each: bool
     place: Ints
     asked: Ints
 
@@ -146,6 +148,7 @@ def parts(asked: Questions, tokens: int, pad: int) -> Iterator[Part]:
         answers = by_rank[first:last]
         flat = (ranks[first:last] - begin) * longest + asked.position[answers]
         wanted, place = np.unique(flat, return_inverse=True)
-        filled: npt.NDArray[Any] = np.pad(wanted, (0, -len(wanted) % FILLER))
-        yield Part(ids=ids, lengths=own, wanted=filled, place=place.astype(np.int64), asked=answers)
+        one_each = np.array_equal(wanted // longest, np.arange(len(own)))
+        filled: npt.NDArray[Any] = wanted if one_each else np.pad(wanted, (0, -len(wanted) % FILLER))
+        yield Part(ids=ids, lengths=own, wanted=filled, one_each=one_each, place=place.astype(np.int64), asked=answers)
         begin = end

@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from model.families.config import ways
 from model.families.models import restore
 from model.families.pretraining import PretrainingModel, encoded
 from model.layers.encoder import Encoder
+from model.layers.layout import Rows
 from model.train.precision import DTYPES, Precision
 from model.use.pseudo_likelihood import Floats, Mask, Part, parts, questions
 from pipeline import tokenizer
@@ -98,6 +99,7 @@ class Scorer:
         network = restore(loaded.model, loaded.state).to(self.device)
         reader: Any = getattr(network, "generator", network)  # of ELECTRA, the part that fills masks
         self._reader: nn.Module = reader
+        self._encoder: Encoder = reader.encoder
         self._head: nn.Module = copy.deepcopy(reader.lm if "lm" in names else reader.masked_lm)
         self._words = reader.encoder.embeddings.word.weight.detach().clone()  # the decoder's
         # Weights and states, not products alone: under autocast an eighth of the time went into casting from one to the other.
@@ -173,6 +175,8 @@ class Scorer:
             batch["attention_mask"] = torch.arange(length) < torch.from_numpy(part.lengths)[:, None]
         causal = np.ones(len(part.lengths), np.bool_) if self._causal else None
         layout = make_layout(self._layout, Sequences.alone(part.lengths, length, causal))
+        if layout is None and part.one_each and self._encoder.unpads:
+            layout = Rows((len(ids), length), batch.get("attention_mask"), one_each=True)
         return batch if layout is None else {**batch, LAYOUT: layout}
 
     def _read(self, batch: Batch, label: Tensor) -> Tensor:
@@ -187,4 +191,4 @@ class Scorer:
         """The last layer's states at the wanted places, float [M, D]."""
         if isinstance(self._reader, PretrainingModel):
             return self._reader.encode(batch, batch["wanted"])
-        return encoded(cast(Encoder, self._reader.encoder), batch["input_ids"], batch, batch["wanted"])
+        return encoded(self._encoder, batch["input_ids"], batch, batch["wanted"])

@@ -24,7 +24,7 @@ PAIRS = "pairs.jsonl"
 CLOSE = (
     0.1  # nats between the sentences of a pair, below which bf16 is not trusted: seventeen deviations of a BERT-mini's error
 )
-SAFETY = 2.5  # how many times the greatest error that was seen must be less than what counts as close
+SAFETY = 1.5  # how many times the greatest error that was seen must be less than what counts as close: see docs/decisions.md
 FEWEST = 32  # pairs that the error is seen on: of a few the greatest may be far from what there is
 TASK = "minimal-pairs"
 

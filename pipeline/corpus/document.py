@@ -18,6 +18,8 @@ HOLE_LIST = "\ue0fd"
 HOLES = {HOLE: "formula", HOLE_TEMPLATE: "template", HOLE_LIST: "lead_in"}
 A_HOLE = re.compile(f"[{''.join(HOLES)}]")
 
+_ASCII_PRINTABLE = bytes(range(0x20, 0x7F))
+
 
 class Field(NamedTuple):
     """A line of an infobox. Attributes: box: what kind it is, such as `settlement`, where the source says it; name, value: plain text."""
@@ -62,6 +64,18 @@ class Document:
         """The infobox with all its texts changed, without the fields that lost their name or value."""
         changed = (Field(*map(change, field)) for field in self.infobox)
         return tuple(field for field in changed if field.name and field.value)
+
+
+def has_hole(text: str) -> bool:
+    """Whether something was taken out of the text."""
+    return not text.isascii() and (HOLE in text or HOLE_TEMPLATE in text or HOLE_LIST in text)
+
+
+def is_plain(text: str) -> bool:
+    """Whether every character prints, and no white space stands there but single blanks inside: so no private-use character either."""
+    if "  " in text or text[:1] == " " or text[-1:] == " ":
+        return False
+    return not text.encode("ascii").translate(None, _ASCII_PRINTABLE) if text.isascii() else text.isprintable()
 
 
 def mended(text: str) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pipeline.core import storage
 from pipeline.core.arrow import read_arrow, write_arrow
 from pipeline.core.shards import shard_name
+from pipeline.corpus.by_shard import read_of_shard
 from pipeline.corpus.dedup.plan import REASONS
 from pipeline.corpus.document import joined
 from pipeline.corpus.mixing import copied_id, copied_key
@@ -47,7 +48,7 @@ class WriteShard:
 
     Attributes:
         parts: the parts' paths without their endings, by number.
-        plan: the file that holds the plan.
+        plan: the file that holds the plan, or its first piece (pipeline/corpus/by_shard.py).
         directory: where the shards go.
         shards: how many there are.
         documents: of the whole corpus.
@@ -62,10 +63,9 @@ class WriteShard:
     def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
         """Args: unit: `number` of the shard. Returns: its statistics."""
         number = unit["number"]
-        with PartFile(self.plan) as plan:
-            chosen = plan.batch(number)
-            places = [chosen[name].to_numpy().copy() for name in ("part", "batch", "row")]
-        table = _renamed(taken(self.parts, PART, *places), chosen["copy"].to_numpy().astype(np.int64))
+        chosen = read_of_shard(self.plan, number)
+        table = taken(self.parts, PART, chosen["part"], chosen["batch"], chosen["row"])
+        table = _renamed(table, chosen["copy"].astype(np.int64))
         batch = compact_batch(table, CORPUS)
         write_arrow(storage.join(self.directory, corpus_shard_name(number, self.shards)), CORPUS, [batch])
         return measure(batch, self.documents)
@@ -107,7 +107,7 @@ class WriteRejected:
 
     Attributes:
         index: what `index_rejected` wrote.
-        duplicates: the file that says which documents are duplicates, schema DUPLICATES, a batch a shard.
+        duplicates: the file that says which documents are duplicates, schema DUPLICATES, a batch a shard; or its first piece.
         Others as in `WriteShard`.
     """
 
@@ -141,9 +141,7 @@ class WriteRejected:
                         yield pa.Table.from_batches([batch.take(pa.array(rows))])
 
     def _duplicates(self, number: int) -> pa.Table:
-        with PartFile(self.duplicates) as duplicates:
-            batch = duplicates.batch(number)
-            found = {name: batch[name].to_numpy().copy() for name in batch.schema.names}
+        found = read_of_shard(self.duplicates, number)
         documents = taken(self.parts, PART, found["part"], found["batch"], found["row"]).to_pylist()
         stay = taken(self.parts, PART, found["of_part"], found["of_batch"], found["of_row"])["id"].to_pylist()
         rows = [

@@ -16,6 +16,7 @@ from pipeline.engines.base import Engine
 
 # Beam takes any module path as a runner's name, and would import it; these are the names that it documents.
 RUNNERS = ("DirectRunner", "FnApiRunner", "PrismRunner", "PortableRunner", "SparkRunner", "DataflowRunner", "DaskRunner")
+TEMPLATE = "--template_location"
 
 
 class BeamRunnerEngine:
@@ -31,7 +32,15 @@ class BeamRunnerEngine:
         name = known.get(execution.runner.lower())
         if name is None:
             raise UsageError(f"runner ({execution.runner}) is not known; use local, flink, or one of {', '.join(RUNNERS)}")
+        asked = [flag.split("=")[0] for flag in execution.beam_options]
+        if TEMPLATE in asked:
+            raise UsageError(
+                f"beam_options ({TEMPLATE}) makes a template of one pipeline; a stage is several, each planned by what the one before"
+                " has found; leave it out"
+            )
         self._flags = [f"--runner={name}", *execution.beam_options]
+        if not {"--save_main_session", "--no_save_main_session"} & set(asked):
+            self._flags.append("--no_save_main_session")  # Dataflow would send it, and what workers run is imported by name
 
     def __enter__(self) -> Engine:
         return self
@@ -42,5 +51,9 @@ class BeamRunnerEngine:
     def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
         own_name = any(flag.startswith("--job_name") for flag in self._flags)
         flags = self._flags if own_name else [*self._flags, f"--job_name=cloze-{name}"]
-        with beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
+        try:
+            pipeline = beam.Pipeline(options=PipelineOptions(flags))
+        except (ValueError, ImportError) as error:  # the runner's own validation
+            raise UsageError(f"beam_options: {' '.join(str(error).split())}") from error
+        with pipeline:
             construct(pipeline)

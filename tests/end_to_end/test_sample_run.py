@@ -28,8 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(place: Path) -> Done:
-    """By the installed command, in fresh processes."""
-    done = run(place, command=installed)
+    done = run(place)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -142,7 +141,7 @@ def test_from_only_force_and_dry_run(first: Done, place: Path) -> None:
     before = {name: artifact.read_manifest(str(place / "runs" / "sample" / name)).created for name in STAGES}
     assert run(place, "--from", "report", "--dry-run").returncode == 0
     assert before["report"] == artifact.read_manifest(str(place / "runs" / "sample" / "report")).created
-    done = run(place, "--only", "vocab", "--force", "vocab")
+    done = run(place, "--only", "vocab", "--force", "vocab", command=installed)  # in fresh processes, as a user does it
     assert [(stage["stage"], stage["cached"]) for stage in done.json["stages"]] == [("vocab", False)]
     refused = cloze("run", "sample", "--no-prefect", "--only", "dataset", "--set", "vocab.size=1800", cwd=place)
     assert (refused.returncode, "--only dataset needs" in refused.stderr) == (2, True)
@@ -166,7 +165,7 @@ def test_status_lineage_verify_and_logs(first: Done, place: Path) -> None:
 
 
 def test_fill_mask_and_export(first: Done, place: Path) -> None:
-    found = cloze(
+    found = installed(  # in a fresh process
         "fill-mask", "runs/sample/pretrain", "Paris is the capital of [MASK].", "--top", "3", "--json", cwd=place
     ).json
     assert len(found["predictions"][0]) == 3

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +31,8 @@ from model.train.optimizers import optimizer_kind
 from model.train.optimizers.tensorwise import Cut, Piece
 from model.train.parameters import parameter_groups, set_learning_rate, trained_parameters
 
+CPU_BUCKET_NUMBERS = 1 << 20
+
 
 def _import_deepspeed(device: str) -> Any:
     """DeepSpeed, without what it would bring along.
@@ -50,17 +52,38 @@ def _import_deepspeed(device: str) -> Any:
     finally:
         if hide:
             del sys.modules["mlflow"]
-    compiler = importlib.import_module("deepspeed.runtime.compiler")
+    compiler: Any = importlib.import_module("deepspeed.runtime.compiler")
     decorator, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
     try:
         importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
     finally:
         compiler.compile = decorator
+    if device == "cpu":
+        stages: Any = importlib.import_module("deepspeed.runtime.zero.stage_1_and_2")
+        stages.all_gather_dp_groups = _gather
     # Asked which of its kernels can be built here, it would try them all, and then compile one for communication in shared
     # memory (30 s, and a compiler needed) that only its inference uses. Say none.
     deepspeed.ops.__compatible_ops__ = {}
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     return deepspeed
+
+
+def _gather(
+    groups_flat: Sequence[Tensor],
+    partitioned_param_groups: Sequence[Sequence[Tensor]],
+    dp_process_group: Sequence[Any],
+    **_: Any,
+) -> None:
+    """Give all ranks all parts of the weights, where they lie. Gloo's own gathering receives them elsewhere and copies all of them."""
+    del groups_flat
+    sent = [
+        distributed.broadcast(part, group_src=rank, group=group, async_op=True)
+        for parts, group in zip(partitioned_param_groups, dp_process_group, strict=True)
+        for rank, part in enumerate(parts)
+    ]
+    for work in sent:
+        if work is not None:
+            work.wait()
 
 
 def engine(
@@ -77,6 +100,8 @@ def ds_config(recipe: Recipe, choice: EngineChoice, micro_batch: int, accumulati
     Precision is not in it: the forward pass runs under torch.autocast inside the module, so DeepSpeed sees fp32 parameters
     and accumulates fp32 gradients at every stage. In which type these travel is said in it.
     """
+    # Whatever is larger than a bucket is added up where it lies; a CPU's caches like small ones, a GPU's network large ones.
+    bucket = CPU_BUCKET_NUMBERS if device == "cpu" and choice.zero < 3 else BUCKET_NUMBERS
     offloaded = {"offload_optimizer": {"device": "cpu", "pin_memory": device == "cuda"}} if choice.offload else {}
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
@@ -91,7 +116,7 @@ def ds_config(recipe: Recipe, choice: EngineChoice, micro_batch: int, accumulati
             "overlap_comm": device == "cuda",
             "round_robin_gradients": False,
             "reduce_scatter": choice.zero == 3,  # before that it is a sum on all ranks all the same, and two more copies
-            "reduce_bucket_size": BUCKET_NUMBERS,
+            "reduce_bucket_size": bucket,
             "allgather_bucket_size": BUCKET_NUMBERS,
             **offloaded,
         },

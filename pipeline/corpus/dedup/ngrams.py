@@ -6,6 +6,7 @@ and their like) every letter counts as one. Everything is numpy over a whole doc
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -34,7 +35,26 @@ _LETTERS = random_keys.derive(0x5348494E, np.arange(256))  # a random number for
 def normal(text: str) -> bytes:
     """The words of `text` in lower case with single spaces between them, in UTF-8; lone surrogates are kept as they are."""
     if text.isascii():
-        return b" ".join(text.encode("ascii").translate(_ASCII_WORDS).split())
+        return _single_spaced(_lowered(text))
+    # no word reaches over a full stop and a blank, and most sentences are of ASCII alone, which is much quicker
+    runs = (" ".join(run) for _, run in itertools.groupby(text.split(". "), str.isascii))
+    return _single_spaced(b" ".join(map(_lowered, runs)))
+
+
+def _single_spaced(data: bytes) -> bytes:
+    """The words with one space between them, and none at the ends."""
+    letters = np.frombuffer(data, dtype=np.uint8)
+    inked = letters != _SPACE
+    kept = inked.copy()
+    kept[1:] |= inked[:-1]
+    words: bytes = letters[kept].tobytes()
+    return words.rstrip(b" ")
+
+
+def _lowered(text: str) -> bytes:
+    """The text in lower case, with a space for everything that is no letter and no digit."""
+    if text.isascii():
+        return text.encode("ascii").translate(_ASCII_WORDS)
     lowered = text.lower()
     letters = "".join(sorted(set(lowered)))  # few, so that looking at each costs less than a pattern over the text
     signs = [letter for letter in letters if letter > "\x7f" and not letter.isalnum()]
@@ -45,7 +65,7 @@ def normal(text: str) -> bytes:
             lowered = lowered.replace(sign, " ")
     if _UNSPACED.search(letters):
         lowered = _UNSPACED.sub(r" \1 ", lowered)
-    return b" ".join(lowered.encode("utf-8", "surrogatepass").translate(_ASCII_WORDS).split())
+    return lowered.encode("utf-8", "surrogatepass").translate(_ASCII_WORDS)
 
 
 def _powers(count: int) -> tuple[random_keys.U64, random_keys.U64]:
@@ -59,6 +79,7 @@ def _powers(count: int) -> tuple[random_keys.U64, random_keys.U64]:
 
 
 _KNOWN_POWERS = _powers(1 << 16)
+_BLOCK = 1 << 12  # letters that are hashed at a time, so that what is made of them on the way stays in the cache
 
 
 class Words:
@@ -79,8 +100,14 @@ class Words:
         self.count = self.starts.size if data else 0
         self._powers, self._inverses = _KNOWN_POWERS if letters.size < _KNOWN_POWERS[0].size else _powers(letters.size + 1)
         self._sums = np.zeros(letters.size + 1, dtype=np.uint64)
+        room = np.empty(min(_BLOCK, letters.size), dtype=np.uint64)
         with np.errstate(over="ignore"):  # a polynomial hash modulo 2**64 of every run, from one prefix sum
-            np.cumsum(_LETTERS[letters] * self._powers[: letters.size], out=self._sums[1:])
+            for begin in range(0, letters.size, _BLOCK):
+                block = letters[begin : begin + _BLOCK]
+                terms = np.take(_LETTERS, block, out=room[: block.size], mode="wrap")  # another mode makes a copy first
+                terms *= self._powers[begin : begin + block.size]
+                terms[0] += self._sums[begin]
+                np.cumsum(terms, out=self._sums[begin + 1 : begin + 1 + block.size])
 
     def ngrams(self, length: int) -> random_keys.U64:
         """uint64 [count - length + 1]: a hash of each run of `length` words; none where there are fewer."""

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.core import random_keys, storage
+from pipeline.corpus.by_shard import write_by_shard
 from pipeline.corpus.dedup.columns import Columns
 from pipeline.corpus.dedup.duplicates import I32, I64, exact_duplicates, linked_duplicates, repeated, similar_duplicates
 from pipeline.corpus.dedup.options import MinHash
@@ -117,8 +118,8 @@ class Wanted:
 
     Attributes:
         shard_bytes: of text in a shard, about.
-        plan_file: schema PLAN, a record batch a shard.
-        duplicates_file: schema DUPLICATES, a record batch a shard of rejected documents; None: not wanted.
+        plan_file: schema PLAN, a record batch a shard (pipeline/corpus/by_shard.py).
+        duplicates_file: schema DUPLICATES, a record batch a shard of rejected documents, as above; None: not wanted.
         minhash, exact, threshold: of `find_duplicates`.
         examples: how many pairs of duplicates of each kind are chosen to be shown.
         kinds: of source, of each part.
@@ -172,8 +173,6 @@ def plan(references: Sequence[str], wanted: Wanted, report: Callable[[int], None
         wanted: of the plan.
         report: called with the number of parts gathered.
     """
-    from pipeline.core.arrow import write_arrow
-
     with tempfile.TemporaryDirectory(prefix="cloze-plan-", dir=local_room(wanted.plan_file)) as directory:
         columns = Columns(directory)
         columns.gather(references, report)
@@ -185,11 +184,11 @@ def plan(references: Sequence[str], wanted: Wanted, report: Callable[[int], None
         kept = kept if taken is None else kept[taken.numbers]
         shards = max(1, math.ceil(int(size[kept].sum(dtype=np.int64)) / wanted.shard_bytes))
         by_shard = _by_shard(columns, kept, copied_key(key[kept], copies), shards, PLAN, copies=copies)
-        write_arrow(wanted.plan_file, PLAN, by_shard)
+        write_by_shard(wanted.plan_file, PLAN, by_shard)
         dropped = np.flatnonzero(duplicates.reason != KEPT)
         if wanted.duplicates_file is not None:
             by_shard = _by_shard(columns, dropped, key[dropped], shards, DUPLICATES, duplicates)
-            write_arrow(wanted.duplicates_file, DUPLICATES, by_shard)
+            write_by_shard(wanted.duplicates_file, DUPLICATES, by_shard)
         figures = _figures(columns, duplicates, dropped, wanted.kinds)
         if taken is not None:
             figures["dropped"] += taken.dropped

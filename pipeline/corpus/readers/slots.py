@@ -51,8 +51,13 @@ def mend(text: str) -> str:
 
     Blanks inside of brackets and before punctuation go everywhere: they lose no word.
     """
-    if not (text.isascii() or text.isprintable()) and _ANY.search(text):  # private-use characters do not print
+    if not text.isascii() and _ANY.search(text):
         text = _closed(text)
+    return without_padding(text)
+
+
+def without_padding(text: str) -> str:
+    """The text without blanks inside of brackets and before punctuation."""
     return _PADDED.sub(r"\1\2\3", text) if _PADDING.search(text) else text
 
 

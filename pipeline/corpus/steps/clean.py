@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from pipeline.corpus.document import Document
+from pipeline.corpus.document import Document, is_plain
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.steps.base import StepFunction, StepKind, StepResult
 
@@ -50,9 +50,10 @@ def clean_text(text: str, *, controls: bool = True, form: Form = "NFC", whitespa
             none.
         whitespace: make runs of white space single spaces; else only what breaks a line becomes a space.
     """
-    if text.isprintable() and "\u034f" not in text:  # nothing invisible, and no white space but single blanks
-        controls = False
-        whitespace = whitespace and ("  " in text or text[:1] == " " or text[-1:] == " ")
+    if is_plain(text) and "\u034f" not in text:  # which prints, and nobody sees it
+        if text.isascii() or form == "none" or unicodedata.is_normalized(form, text):
+            return text
+        controls = whitespace = False
     if text.isascii():
         text = _ASCII_INVISIBLE.sub("", text) if controls else text
     else:

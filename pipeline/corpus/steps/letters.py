@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from pipeline.corpus.document import A_HOLE, Document
+from pipeline.corpus.document import A_HOLE, Document, has_hole
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.steps.base import StepFunction, StepKind, StepResult
 
@@ -49,7 +49,7 @@ def letter_share(text: str) -> float:
     if text.isascii():
         kinds = _kinds()[np.frombuffer(text.encode("ascii"), dtype=np.uint8)]
     else:
-        data = A_HOLE.sub("", text).encode("utf-32-le", "surrogatepass")
+        data = (A_HOLE.sub("", text) if has_hole(text) else text).encode("utf-32-le", "surrogatepass")
         kinds = _kinds()[np.frombuffer(data, dtype=np.uint32)]
     visible = kinds.size - int(np.count_nonzero(kinds == _BLANK))
     return int(np.count_nonzero(kinds == _LETTER)) / visible if visible else 1.0

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.corpus.document import A_HOLE, HOLES, Document
+from pipeline.corpus.document import A_HOLE, HOLES, Document, has_hole
 from pipeline.corpus.options import CorpusOptions
 from pipeline.corpus.steps import abbreviations
 from pipeline.corpus.steps.base import Removed, Sentences, StepFunction, StepKind, StepResult
@@ -160,18 +160,19 @@ def _is_border(text: str, begin: int, position: int, piece: str, rules: _Rules |
         return last in _ENDS_UNSPACED
     if position - begin <= 8 and _ENUMERATOR.fullmatch(text, begin, position):
         return False
-    if (
-        rules is None
-        and piece[0].islower()
-        and _RUNS_ON.search(text, max(begin, position - 12), position)
-        and not text.islower()
-    ):
-        return False
-    if piece[0] == "(" and _TITLE_GOES_ON.match(text, position):  # Who's Afraid? (film) is
-        return False
     near = max(begin, position - _LONGEST_ABBREVIATION)
-    if _CONTINUES.match(piece) and _LEADS_ON.search(text, near, position):
-        return False
+    if not piece[0].isupper():
+        if (
+            rules is None
+            and piece[0].islower()
+            and _RUNS_ON.search(text, max(begin, position - 12), position)
+            and not text.islower()
+        ):
+            return False
+        if piece[0] == "(" and _TITLE_GOES_ON.match(text, position):  # Who's Afraid? (film) is
+            return False
+        if _CONTINUES.match(piece) and _LEADS_ON.search(text, near, position):
+            return False
     return rules is None or not rules.goes_on(text[near:position], piece)
 
 
@@ -182,7 +183,7 @@ def split(paragraphs: Iterable[str], language: str = "en") -> Sentences:
     dropped: list[str] = []
     for paragraph in paragraphs:
         sentences = split_paragraph(paragraph, language)
-        if not paragraph.isascii() and A_HOLE.search(paragraph):
+        if has_hole(paragraph):
             dropped += [sentence for sentence in sentences if A_HOLE.search(sentence)]
             sentences = [sentence for sentence in sentences if not A_HOLE.search(sentence)]
         if sentences:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from flows.launchers.by_agents import ByAgents
 from flows.launchers.protocol import Elastic, Handle, Host, Launch, Launcher
 from pipeline.core.execution import Execution
@@ -66,8 +68,9 @@ class _Agents:
         for process in self.processes:
             if process.stdin is not None and not process.stdin.closed:
                 process.stdin.close()
+            still = process.poll() is None and psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
             try:
-                process.wait(timeout=10)
+                process.wait(timeout=0 if still else 10)
             except subprocess.TimeoutExpired:
                 os.kill(process.pid, 9)
                 process.wait()

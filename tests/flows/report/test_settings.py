@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flows.report.gathered import Gathered, Place
-from flows.report.settings import best_settings, together_and_alone
+from flows.report.settings import best_setting, best_settings, together_and_alone
+from flows.report.stage import headline
 from pipeline.core.artifact import Manifest
 
 
@@ -36,6 +37,14 @@ def test_the_best_setting_is_the_one_of_the_best_mean_over_seeds() -> None:
     assert [row[:3] for row in told.rows] == [("5e-5", "32", "0.7600"), ("5e-5", "16", "0.7000"), ("2e-5", "16", "0.6000")]
     assert told.rows[0][3:] == ("0.0141", "0.7700", "2")
     assert "| 5e-5 | 32 | 0.7600 | 0.0141 | 0.7700 | 2 |" in told.markdown()
+    table = told.as_json()
+    assert best_setting([table]) == "mrpc, f1 on dev: best with learning_rate 5e-5, batch_size 32, mean 0.7600 of 2"
+    assert best_setting([table, table]) is None  # of two tasks
+    summary = {"scores": {"finetune": {"f1": {"mean": 0.68, "best": 0.9, "best_node": "a", "n": 6}}}, "tables": [table]}
+    assert headline(summary) == best_setting([table])
+    assert headline({**summary, "tables": [table, table]}) == "2 tables"
+    evaluated = {"f1": {"mean": 0.5, "best": 0.5, "best_node": "b", "n": 1}}
+    assert headline({**summary, "scores": {**summary["scores"], "evaluate": evaluated}}) == "evaluate f1 0.500"
 
 
 def test_each_task_of_a_grid_has_its_own_table_and_seeds_alone_have_none() -> None:

@@ -164,6 +164,23 @@ def test_every_layout_and_pattern_agree_with_the_definition(
         torch.testing.assert_close(first, second, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("window", [None, 2, 40])
+@pytest.mark.parametrize("fused", [False, True])
+def test_one_position_a_row_gets_what_it_gets_among_all(fused: bool, window: int | None, padded: bool) -> None:
+    torch.manual_seed(0)
+    layer = SelfAttention(16, 2, dropout=0.1, fused=fused, window=window, causal=fused, rotary=Rotary(8, 100.0)).eval()
+    hidden, real = torch.randn(5, 11, 16), None
+    if padded:
+        real = torch.arange(11) < torch.tensor([11, 7, 3, 11, 9])[:, None]
+    chosen = torch.tensor([10, 0, 2, 6, 8]) + 11 * torch.arange(5)
+    expected = layer(hidden, Rows((5, 11), real), chosen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rows, "attend", lambda *_: pytest.fail("all positions ask"))
+        found = layer(hidden, Rows((5, 11), real, one_each=True), chosen)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [None, 3])

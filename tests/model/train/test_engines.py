@@ -38,7 +38,7 @@ ALL += [Case(family, *engine, "bf16", 1, reduce="bf16", chunks=True) for family 
 
 @pytest.fixture(scope="module")
 def fast() -> dict[Case, Row]:
-    return {row.case: row for row in table(FAST, steps=6)}
+    return {row.case: row for row in table(FAST, steps=4)}
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from model.data.shards import Shards
 from model.data.training import training_order
 from model.families.models import restore
 from model.train.layer_groups import GROUPS, groups_of
+from model.train.look import SAMPLED, sampled
 from model.train.scoring import Scoring
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here, job, run_all
@@ -41,6 +42,17 @@ def test_layers_lie_in_thirds() -> None:
     assert group("encoder.embeddings.word.weight") == "embeddings"
     assert group("generator.encoder.layers.2.w") == "layers_upper"
     assert {group(name) for name in ("masked_lm.dense.weight", "encoder.norm.weight", "pooler.bias")} == {"heads"}
+
+
+@pytest.mark.parametrize("width", [256, 768])
+def test_a_sample_stands_for_all(width: int) -> None:
+    values = torch.randn(1000 * width, generator=torch.Generator().manual_seed(0))
+    sample = sampled(values)
+    assert sample.data_ptr() == values.data_ptr(), "a view: it changes with the weights"
+    assert SAMPLED // 2 < sample.numel() <= SAMPLED
+    assert float(sample.norm()) * (len(values) / sample.numel()) ** 0.5 == pytest.approx(float(values.norm()), rel=0.03)
+    assert len((sampled(torch.arange(1000 * width)) % width).unique()) == width, "of every column"
+    assert sampled(values[:SAMPLED]).numel() == SAMPLED
 
 
 def test_the_figures_are_those_of_the_step(dataset: str, tmp_path: Path) -> None:

@@ -113,6 +113,10 @@ def test_every_piece_is_asked_for_once_at_its_place_and_copies_are_never_repeate
     seen = []
     for part in parts(asked, tokens, 0):
         assert len(part.ids) == 1 or part.ids.size <= tokens
+        rows_asked = sorted({int(place) // part.ids.shape[1] for place in set(part.wanted[part.place].tolist())})
+        places_asked = len(set(part.wanted[part.place].tolist()))
+        assert part.one_each == (rows_asked == list(range(len(part.ids))) and places_asked == len(part.ids))
+        assert not part.one_each or len(part.wanted) == len(part.ids)
         for place, answer in zip(part.wanted[part.place], part.asked, strict=True):
             row, column = divmod(int(place), part.ids.shape[1])
             copy = asked.copies[asked.copy[answer]]

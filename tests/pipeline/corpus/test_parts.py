@@ -17,7 +17,7 @@ from pipeline.core import random_keys
 from pipeline.core.arrow import write_arrow
 from pipeline.core.config import parse_config
 from pipeline.core.errors import UsageError
-from pipeline.corpus import bundles
+from pipeline.corpus import bundles, by_shard
 from pipeline.corpus.bundles import bundled
 from pipeline.corpus.config import CorpusConfig
 from pipeline.corpus.dedup.columns import Columns
@@ -57,6 +57,7 @@ def test_a_dump_cut_by_its_index_gives_the_same_bytes(tmp_path, monkeypatch):
     whole = make(tmp_path / "whole", source, shard_bytes=2048, keep_rejected=True)
     monkeypatch.setattr(multistream, "SLICE_BYTES", 600)
     monkeypatch.setattr(bundles, "BUNDLE_BYTES", 0)
+    monkeypatch.setattr(by_shard, "SHARDS", 3)  # the plan in pieces
     slices, repeated = plan_reading(list_sources([Source(kind="wikipedia", path=f"{tmp_path}/x-multistream.xml.bz2")]))
     assert (len(slices) > 3, repeated) == (True, 0)
     assert len({one.part for one in slices}) == len(slices)
@@ -274,6 +275,19 @@ def test_the_plan_places_every_kept_document_once(tmp_path):
     assert int(found.documents) + sum(found.dropped.values()) == 300
     assert sum(found.pairs.values()) == sum(found.dropped.values())
     assert not list(tmp_path.glob("cloze-plan-*"))
+
+
+@pytest.mark.parametrize("shards", [0, 1, 5, 6, 7])
+def test_a_writer_of_a_shard_opens_the_piece_that_it_is_in(tmp_path, monkeypatch, shards):
+    monkeypatch.setattr(by_shard, "SHARDS", 3)
+    path, arrow_schema = str(tmp_path / "plan.arrow"), pa.schema([("row", pa.int32())])
+    batches = (pa.RecordBatch.from_arrays([pa.array([n] * n, pa.int32())], schema=arrow_schema) for n in range(shards))
+    by_shard.write_by_shard(path, arrow_schema, batches)
+    assert len(list(tmp_path.iterdir())) == max(1, -(-shards // 3))
+    for shard in range(shards):
+        with PartFile(by_shard.piece_file(path, shard // 3)) as piece:
+            assert piece.batches <= 3
+        assert by_shard.read_of_shard(path, shard)["row"].tolist() == [shard] * shard
 
 
 def test_shards_of_any_number_share_the_places():

@@ -122,20 +122,30 @@ def cluster(flink_jar: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Books of invented prose: enough work that a worker can be killed in the middle of it."""
-    directory = tmp_path_factory.mktemp("library")
+    return write_books(tmp_path_factory.mktemp("library"), 300)
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As many books, of which each is soon read: for engines that nobody disturbs."""
+    return write_books(tmp_path_factory.mktemp("shelf"), 60)
+
+
+def write_books(directory: Path, paragraphs: int) -> Path:
+    """Eight, each of so many paragraphs."""
     draw = random.Random(4)
     syllables = "ba co de fi gu ha li mo ne pu ra si to ve wu za".split()
     words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(3000)]
     for book in range(8):
-        paragraphs = []
-        for _ in range(300):
+        written = []
+        for _ in range(paragraphs):
             sentences = [" ".join(draw.choices(words, k=draw.randint(6, 18))).capitalize() + "." for _ in range(6)]
-            paragraphs.append(" ".join(sentences))
-        (directory / f"book-{book}.txt").write_text("\n\n".join(paragraphs) + "\n")
+            written.append(" ".join(sentences))
+        (directory / f"book-{book}.txt").write_text("\n\n".join(written) + "\n")
     return directory
 
 
 @pytest.fixture(scope="session")
-def local_run(library: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The bytes that every engine has to make: those of one local worker."""
-    return run(str(tmp_path_factory.mktemp("local")), [], str(library), samples)
+def local_run(shelf: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The bytes that every engine has to make of the shelf: those of one local worker."""
+    return run(str(tmp_path_factory.mktemp("local")), [], str(shelf), samples)

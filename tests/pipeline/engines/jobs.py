@@ -14,7 +14,7 @@ def stage(name: str, out: str, options: list[str], library: str, samples: Path) 
     """Run one stage with its inputs beside it."""
     wikipedia = samples / "wikipedia" / "samplewiki-pages-articles.xml.bz2"
     verbs = {
-        "corpus": ["--source", f"books={library}", "--source", f"wikipedia={wikipedia}", "--set=shard_bytes=300000"],
+        "corpus": ["--source", f"books={library}", "--source", f"wikipedia={wikipedia}", "--set=shard_bytes=60000"],
         "vocab": ["--corpus", storage.join(out, "corpus"), "--size", "2000"],
         "dataset": [
             "--corpus",

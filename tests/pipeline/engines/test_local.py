@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -118,6 +119,20 @@ def test_what_went_wrong_is_one_sentence(
         fan_out(begun, "work", numbered(tmp_path / "notes", 3, fault=fault), misbehave, unit_name="units")
     assert type(caught.value) is kind
     assert "\n" not in str(caught.value)
+
+
+def test_a_runner_s_own_validation_is_one_sentence(tmp_path: Path) -> None:
+    """Dataflow's runs without its extra and without a network."""
+    given: dict[str, Any] = {
+        "runner": "DataflowRunner",
+        "beam_options": ["--project=My_Project", "--region=europe-west4", "--temp_location=gs://b/t"],
+    }
+    with pytest.raises(UsageError, match=r"^beam_options: .*Invalid Project ID \(My_Project\)[^\n]*$"):
+        fan_out(build(tmp_path / "out", **given), "work", numbered(tmp_path / "notes", 1), work, unit_name="units")
+    with pytest.raises(
+        UsageError, match=r"beam_options \(--template_location\) makes a template of one pipeline; a stage is several"
+    ):
+        open_engine(build(tmp_path, runner="DataflowRunner", beam_options=["--template_location=gs://b/t"]))
 
 
 def test_a_runner_that_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def pending(store: Store) -> list[str]:
 
 
 @pytest.mark.slow
-def test_all_stages_from_and_to_the_store(store: Store, local_run: dict[str, str], library: Path, samples: Path) -> None:
-    dump = upload(store, library, "dump")
+def test_all_stages_from_and_to_the_store(store: Store, local_run: dict[str, str], shelf: Path, samples: Path) -> None:
+    dump = upload(store, shelf, "dump")
     assert run(store.path("made"), ["--workers", "2"], dump, samples) == local_run
     for name in ("corpus", "vocab", "dataset"):
         done = cloze("verify", store.path("made", name), "--json", cwd=samples)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pipeline.core import storage
 from pipeline.core.arrow import write_arrow
 from pipeline.core.random_keys import U64
+from pipeline.corpus.by_shard import write_by_shard
 from pipeline.corpus.dedup.plan import DUPLICATES, PLAN
 from pipeline.corpus.dedup.shuffled.blocks import Block, block_file
 from pipeline.corpus.dedup.shuffled.figures import kept_of
@@ -94,7 +95,7 @@ class Place:
         """Write the files of all shards, a record batch each."""
         for which, path in ((_KEPT, plan_file), (_DROPPED, duplicates_file)):
             if path is not None:
-                write_arrow(path, (PLAN, DUPLICATES)[which], self._joined(which))
+                write_by_shard(path, (PLAN, DUPLICATES)[which], self._joined(which))
 
     def _joined(self, which: int) -> Iterator[pa.RecordBatch]:
         for piece in range(self.pieces):

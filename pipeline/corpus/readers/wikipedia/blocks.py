@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipeline.corpus.document import A_HOLE, HOLE, HOLE_LIST, HOLE_TEMPLATE, Field
+from pipeline.corpus.document import A_HOLE, HOLE, HOLE_LIST, HOLE_TEMPLATE, Field, is_plain
 from pipeline.corpus.readers.english_verbs import has_finite_verb
 from pipeline.corpus.readers.prose import ends_as_sentence, reads_as_prose, reads_as_statement
-from pipeline.corpus.readers.slots import SLOT, mend
+from pipeline.corpus.readers.slots import SLOT, mend, without_padding
 from pipeline.corpus.readers.wikipedia.hidden import show
 
 _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
@@ -190,11 +190,10 @@ def plain(text: str) -> str:
         text = html.unescape(text)
     if "|" in text:
         text = _ARGUMENTS.sub(HOLE_TEMPLATE, text)
-    if "[" in text or "]" in text or "{" in text or "}" in text or "~~~" in text or text[:1] == "|":
+    if "[" in text or "]" in text or "{" in text or "}" in text or "~" in text or text[:1] == "|":
         text = _RESIDUE.sub("", text)
-    text = " ".join(text.split())
-    mended = mend(show(text))
+    mended = without_padding(text) if is_plain(text) else mend(show(" ".join(text.split())))
     text = (text if mended == text else " ".join(mended.split())).lstrip(",;: –—-")
-    if " ago)" in text or "(age" in text:
+    if ")" in text and (" ago)" in text or "(age" in text):
         text = _AGE.sub("", text)
     return text

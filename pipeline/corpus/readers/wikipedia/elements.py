@@ -18,7 +18,7 @@ _DROPPED = (
 )
 _NAMES = frozenset(_DROPPED.split("|"))
 _NAME = re.compile(_DROPPED, re.IGNORECASE)
-_TAG = re.compile(r"<([a-zA-ZſKİı]+)\b[^<>]*>")  # with the letters that stand for Latin ones where case is ignored
+_TAG = re.compile(r"<([a-zA-Z\u017f\u212a\u0130\u0131]+)\b[^<>]*>")  # ſ, K, İ, ı stand for Latin letters where case is ignored
 _SIMPLE_FORMULA = re.compile(r"(?:[^\W_]|[\s+\-−=<>.,()/*']){1,24}")
 _FORMULAS = frozenset({"math", "chem", "ce"})
 _SHOWN = frozenset({"score", "syntaxhighlight", "source", "hiero", "pre"})  # inside a sentence, words of it

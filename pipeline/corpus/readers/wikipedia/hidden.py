@@ -17,4 +17,4 @@ def hide(text: str) -> str:
 
 def show(text: str) -> str:
     """What was given to `hide`, wherever it is now."""
-    return text if text.isascii() or text.isprintable() or not _HIDDEN.search(text) else text.translate(_SHOW)
+    return text.translate(_SHOW) if not text.isascii() and _HIDDEN.search(text) else text

@@ -31,10 +31,10 @@ _FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no te
 
 _NAMESPACES = frozenset("user wikipedia mediawiki template help portal talk module draft special".split())
 
-_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+
 _NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
 _PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
-_BRACKET = re.compile(r"\{[{|]|\}\}|\[\[|\]\]|\|\}(?!\})")
+_BRACKET = re.compile(r"\{[{|]|\}\}|\[\[|\]\]|\}(?<=\|\})(?!\})")  # of `|}` the second alone, for bars are many
 # A link without brackets inside: the label behind its bar, or its target where that stands for itself, or all of it, to be looked at.
 _SIMPLE_LINK = re.compile(r"\[\[(?:[^\[\]{}|:]*\|(?=\s*[^\s\[\]])([^\[\]{}]*)|(?=\S)([^\[\]{}|:#]+)(?<=\S)|([^\[\]{}]*))\]\]")
 _TABLE_INDENT = 40  # characters of blanks and marks of lists before a table's bracket
@@ -53,6 +53,7 @@ _TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9:-]*(?:\s[^<>]*)?/?>")
 _SWITCH = re.compile(r"__[^\W\d_]{3,}__")
 _VARIANTS = re.compile(r"-\{([^{}]*)\}-")  # of a word in several scripts: -{zh-hans:软件; zh-hant:軟體}-
 _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
+_OPENS = {"}}": "{{", "]]": "[[", "}": "{|"}
 _DEEPEST = 60  # brackets inside each other; MediaWiki itself stops at 40 templates
 _LONGEST_HEADING = 300  # characters
 _CODE = re.compile(r"<(code|tt|kbd|samp)\b[^<>]*>(.*?)</\1\s*>", re.IGNORECASE | re.DOTALL)
@@ -114,7 +115,7 @@ class Markup:
 
     def extract(self, text: str) -> Extracted:
         """The text passages of a page."""
-        text = _COMMENT.sub("", text)
+        text = _without_comments(text)
         closed, close, rest = text.rpartition("</nowiki>")
         if close:
             text = _NOWIKI.sub(lambda match: hide(match[1]), closed + close) + rest
@@ -161,18 +162,22 @@ class Markup:
         open_frames = dict.fromkeys(("{{", "[[", "{|"), 0)
         position = 0
         for match in _BRACKET.finditer(text):
-            token = match[0]
-            if (token == "{|" or token == "|}") and not _begins_line(text, match.start()):
+            token, begin = match[0], match.start()
+            if token == "}":
+                begin -= 1
+                if begin < position:  # the bar is that of `{|`
+                    continue
+            if (token == "{|" or token == "}") and not _begins_line(text, begin):
                 continue
-            if match.start() > position:
-                stack[-1].pieces.append(text[position : match.start()])
+            if begin > position:
+                stack[-1].pieces.append(text[position:begin])
             position = match.end()
             if token in open_frames:
                 if len(stack) <= _DEEPEST:
                     stack.append(_Frame(token))
                     open_frames[token] += 1
                 continue
-            opening = {"}}": "{{", "]]": "[[", "|}": "{|"}[token]
+            opening = _OPENS[token]
             if opening == "[[":  # a link does not reach out of the template or table around it
                 if stack[-1].kind == "[[":
                     open_frames["[["] -= 1
@@ -283,6 +288,18 @@ class Markup:
                 lines.append(line)
         flush()
         return blocks.finish()
+
+
+def _without_comments(text: str) -> str:
+    """The text without what stands between `<!--` and `-->`, or the end of the page."""
+    pieces: list[str] = []
+    position = 0
+    while (begin := text.find("<!--", position)) >= 0:
+        pieces.append(text[position:begin])
+        position = text.find("-->", begin + 4) + 3
+        if position < 3:
+            position = len(text)
+    return "".join((*pieces, text[position:])) if pieces else text
 
 
 def _begins_line(text: str, position: int) -> bool:

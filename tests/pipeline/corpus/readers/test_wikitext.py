@@ -94,6 +94,29 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("The mill <!-- or <!--> stands here. --> by the Lee.", "The mill stands here. --> by the Lee."),
+        ("The mill<REF>Old book.</Ref> stands by the Lee.", "The mill stands by the Lee."),
+        ("The mill <stri\N{KELVIN SIGN}e>has</striKe>stands by the Lee.", "The mill stands by the Lee."),
+        ("In İzmir the mill<ref>Old.</ref> stands <REF>no</ref> by the Lee.", "In İzmir the mill stands no by the Lee."),
+        (
+            "The [[mill||old mill]] by the [[ river ]] and [[lake|  ]][[sea#north]] [[:file:x]].",
+            "The |old mill by the river and lakesea file:x.",
+        ),
+        ("The mill {|} stands by the Lee.", "The mill } stands by the Lee."),
+        (
+            "It is 5 m<sup>2</sup><sup>3</sup> and 10<sup>−7</sup> by the <sup>1</sup> river.",
+            "It is 5 m²3 and 10^−7 by the 1 river.",
+        ),
+        ("The mill ( old ) stands , as [ they ] say , here .", "The mill (old) stands, as [they] say, here."),
+    ],
+)
+def test_corners_of_the_grammar(wikitext, text):
+    assert one(wikitext) == text
+
+
 @given(st.lists(PIECES, max_size=40).map("".join))
 def test_any_markup_gives_text_without_brackets(text):
     for paragraph in MARKUP.extract(text.replace("<nowiki>", "")).paragraphs:
