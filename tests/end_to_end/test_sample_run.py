@@ -12,13 +12,14 @@ import pytest
 from pipeline.core import artifact
 from tests.flows.test_cli import Done, cloze, installed
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 STAGES = ["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
 
 
 def run(place: Path, *arguments: str, verb: str = "run", command: Callable[..., Done] = cloze) -> Done:
     flags = ["--no-prefect"] if verb == "run" else []
-    return command(verb, "sample", *flags, *arguments, "--json", cwd=place, MLFLOW_TRACKING_URI=f"sqlite:///{place}/mlflow.db")
+    tracking = {"MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db"}
+    return command(verb, "sample", *flags, *arguments, "--json", cwd=place, timeout=900, **tracking)
 
 
 @pytest.fixture(scope="module")
