@@ -8,6 +8,7 @@ import tarfile
 from collections import defaultdict
 
 from benchmarks import fidelity, fidelity_templates
+from benchmarks.text_and_loss import articles, written
 from benchmarks.text_measures import common_words, faults
 
 PAGE = (
@@ -109,4 +110,26 @@ def test_templates_are_held_against_what_is_shown():
         "      {{fraction|4}}  →  1/4  |  a fourth",
         "en  price  1 of 1",
         "      {{price|300}}  →  …  |  300 guineas",
+    ]
+
+
+def test_text_of_wikitext_is_written_as_one_writes():
+    text = "It 's a two @-@ part \" word \" ( of 1 @,@ 200 ) , they say . He saw <unk> there . The dogs ' house ; it did n't fall ."
+    assert written(text) == "It's a two-part \"word\" (of 1,200), they say. The dogs' house; it didn't fall."
+
+
+def test_articles_of_wikitext():
+    lines = [
+        " \n",
+        " = Mill = \n",
+        " \n",
+        " It is a mill . \n",
+        " = = Wheels = = \n",
+        " It has four . \n",
+        " = Corn = \n",
+        " It grows . \n",
+    ]
+    assert [one for one in articles(iter(lines)) if one[1]] == [
+        ("Mill", "It is a mill.\n\nIt has four."),
+        ("Corn", "It grows."),
     ]

@@ -97,6 +97,7 @@ def test_the_same_bytes_of_any_corpus_by_an_engine(more: dict[str, Any], tmp_pat
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("more", [{}, LINKED], ids=["similar", "linked"])
 def test_a_band_that_ten_thousand_share(more: dict[str, Any], tmp_path: Path) -> None:
     """A third of them are alike, so that they go in the first round; the others are no duplicates of anything, and one process tells."""
