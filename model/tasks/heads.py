@@ -21,23 +21,15 @@ from pipeline.core.errors import DataError
 _BODY, _HEAD = 1, 2  # independent random streams
 
 
-class PairFeatures(nn.Module):
-    """One vector a pair: what its texts' mean states u and v say beside each other, a dense layer and tanh on [u; v; |u - v|; u v].
+def pair_features(hidden: Tensor, attention_mask: Tensor, second: Tensor) -> Tensor:
+    """What the mean states u and v of a pair's texts say beside each other: [u; v; |u - v|; u v] (Conneau et al. 2017, InferSent, 3.1).
 
-    The features are InferSent's (Conneau et al. 2017, 3.1). Both texts stand in one sequence, so each mean has seen the other text. A
-    text's mean includes the special tokens that frame it.
+    Both texts stand in one sequence, so each mean has seen the other text. It includes the special tokens that frame its text.
+
+    Args: hidden: float [B, L, D]; attention_mask: bool [B, L]; second: bool [B, L], where the second text is. Returns: float [B, 4 D].
     """
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.dense = nn.Linear(4 * hidden_size, hidden_size)
-
-    def forward(self, hidden: Tensor, attention_mask: Tensor, second: Tensor) -> Tensor:
-        """Args: hidden: float [B, L, D]; attention_mask: bool [B, L]; second: bool [B, L], where the second text is.
-        Returns: float [B, D].
-        """
-        u, v = (mean_state(hidden, attention_mask & part) for part in (~second, second))
-        return torch.tanh(self.dense(torch.cat([u, v, (u - v).abs(), u * v], dim=-1)))
+    u, v = (mean_state(hidden, attention_mask & part) for part in (~second, second))
+    return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
 
 
 class SequenceClassifier(nn.Module):
@@ -46,7 +38,7 @@ class SequenceClassifier(nn.Module):
     Args:
         pooler: where its `head_bias` is false, the linear layer has no bias, as the family's class at Hugging Face has none.
         head: the linear layer's name, as a checkpoint's `heads` says it.
-        pairs: read `PairFeatures` instead of the pooled output.
+        pairs: read `pair_features` instead of the pooled output, with no layer between: one of tanh learns the examples by heart.
     """
 
     def __init__(
@@ -61,21 +53,20 @@ class SequenceClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        if pairs:
-            self.features = PairFeatures(hidden_size)
-        else:
+        if not pairs:
             self.pooler = pooler
         self._pairs = pairs
         self.dropout = nn.Dropout(dropout)
         self._head = head
-        self.add_module(head, nn.Linear(hidden_size, outputs, bias=getattr(pooler, "head_bias", True)))
+        size = 4 * hidden_size if pairs else hidden_size
+        self.add_module(head, nn.Linear(size, outputs, bias=pairs or getattr(pooler, "head_bias", True)))
 
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Logits, fp32 [B, outputs], of a batch as `TextSamples.batch` makes it."""
         ids, real = batch["input_ids"], batch["attention_mask"]
         if self._pairs:
             hidden = self.encoder(ids, real, batch["token_type_ids"], batch.get(LAYOUT))
-            pooled = self.features(hidden, real, batch["token_type_ids"].bool())
+            pooled = pair_features(hidden, real, batch["token_type_ids"].bool())
         elif isinstance(self.encoder, Encoder) and isinstance(self.pooler, Pooler) and self.pooler.reads_first:
             first = torch.arange(0, ids.numel(), ids.shape[1], device=ids.device)
             hidden = self.encoder(ids, real, batch["token_type_ids"], batch.get(LAYOUT), first)[:, None]

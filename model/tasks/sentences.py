@@ -12,7 +12,7 @@ from model.tasks.options import TaskOptions
 from model.tasks.task import Meaning
 from pipeline.core.errors import UsageError
 
-HEAD, PAIR_HEAD = "classifier", "pair_classifier"  # the linear layer on the pooled state, and that on `PairFeatures`
+HEAD, PAIR_HEAD = "classifier", "pair_classifier"  # the linear layer on the pooled state, and that on `pair_features`
 FEATURES = "pair_features"  # of the options, and of a network's meaning
 
 

@@ -13,7 +13,7 @@ from model import checkpoint
 from model.families.models import new_backbone
 from model.hub.write import write_directory
 from model.tasks.encode import TextSamples
-from model.tasks.heads import PairFeatures, SequenceClassifier
+from model.tasks.heads import SequenceClassifier, pair_features
 from model.use.classify import Classifier
 from pipeline.core.errors import DataError, UsageError
 from tests.model.tasks.stages import evaluate, finetune, settings
@@ -29,15 +29,14 @@ def rows(*lengths: Sequence[int]) -> TextSamples:
 
 
 def test_they_are_the_means_of_both_texts_their_distance_and_their_product() -> None:
-    torch.manual_seed(2)
-    features, hidden = PairFeatures(4), torch.randn(2, 6, 4)
+    hidden = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(2))
     mask = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]).bool()
     second = torch.tensor([[0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 1]]).bool()
     hidden[0, 5] = torch.nan  # what stands at padding
     for row, (u, v) in enumerate(((hidden[0, :2], hidden[0, 2:5]), (hidden[1, :5], hidden[1, 5:]))):
         left, right = u.mean(dim=0), v.mean(dim=0)
-        expected = torch.tanh(features.dense(torch.cat([left, right, (left - right).abs(), left * right])))
-        torch.testing.assert_close(features(hidden, mask, second)[row], expected)
+        expected = torch.cat([left, right, (left - right).abs(), left * right])
+        torch.testing.assert_close(pair_features(hidden, mask, second)[row], expected)
 
 
 @pytest.mark.parametrize("family", ["bert", "modern"])
@@ -62,7 +61,7 @@ def test_such_a_checkpoint_is_scored_used_and_not_exported(pretrained: str, like
     )
     loaded = checkpoint.load(str(tmp_path / "tuned"))
     assert loaded.heads == {"pair_classifier": {"num_labels": 1}}
-    assert loaded.state["features.dense.weight"].shape == (loaded.model.hidden_size, 4 * loaded.model.hidden_size)
+    assert loaded.state["pair_classifier.weight"].shape == (1, 4 * loaded.model.hidden_size)
     assert len(Classifier(str(tmp_path / "tuned")).score(["good film"], ["bad film"])) == 1
     with pytest.raises(DataError, match=r"heads \(pair_classifier\) of a .* model have no Hugging Face class"):
         write_directory(loaded, str(tmp_path / "hf"))
