@@ -92,7 +92,7 @@ def test_of_a_few_duplicates_one_process_decides(tmp_path: Path) -> None:
 @pytest.mark.parametrize("more", SEARCHES, ids=NAMES)
 def test_the_same_bytes_of_any_corpus_by_an_engine(more: dict[str, Any], tmp_path: Path) -> None:
     references = invented(tmp_path, 600, seed=10, batch=21)
-    mix = parse_config(CorpusConfig, {**NOTHING, "words": 2500, "mixture": {"books": 2, "text": 1}}, "corpus")
+    mix = parse_config(CorpusConfig, {**NOTHING, "words": 1000, "mixture_by": "language", "language": "auto"}, "corpus")
     assert by_engine(tmp_path, references, mix=mix, **more) == by_one(tmp_path, references, mix=mix, **more)
 
 
