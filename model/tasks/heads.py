@@ -64,15 +64,13 @@ class SequenceClassifier(nn.Module):
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Logits, fp32 [B, outputs], of a batch as `TextSamples.batch` makes it."""
         ids, real = batch["input_ids"], batch["attention_mask"]
-        if self._pairs:
-            hidden = self.encoder(ids, real, batch["token_type_ids"], batch.get(LAYOUT))
-            pooled = pair_features(hidden, real, batch["token_type_ids"].bool())
-        elif isinstance(self.encoder, Encoder) and isinstance(self.pooler, Pooler) and self.pooler.reads_first:
+        segments, pooler = batch["token_type_ids"], None if self._pairs else self.pooler
+        if isinstance(self.encoder, Encoder) and isinstance(pooler, Pooler) and pooler.reads_first:
             first = torch.arange(0, ids.numel(), ids.shape[1], device=ids.device)
-            hidden = self.encoder(ids, real, batch["token_type_ids"], batch.get(LAYOUT), first)[:, None]
-            pooled = self.pooler(hidden, real)
+            hidden = self.encoder(ids, real, segments, batch.get(LAYOUT), first)[:, None]
         else:
-            pooled = self.pooler(self.encoder(ids, real, batch["token_type_ids"], batch.get(LAYOUT)), real)
+            hidden = self.encoder(ids, real, segments, batch.get(LAYOUT))
+        pooled = pair_features(hidden, real, segments.bool()) if pooler is None else pooler(hidden, real)
         logits: Tensor = self.get_submodule(self._head)(self.dropout(pooled))
         return logits.float()
 

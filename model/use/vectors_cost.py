@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from model.families.presets import model_config
 from model.tasks.cost import HEADWAY, START
@@ -38,21 +38,12 @@ def ahead(
     length = config.max_length or (USUAL_LENGTH if model is None else model.max_position_embeddings)
     size = USUAL_SIZE if model is None else model.hidden_size
     tokens = min(pieces, documents * config.windows * length)
-    if (
-        before is not None
-        and before.get("documents") == documents
-        and before.get("tokens")
-        and _windows(before)
-        == (
-            config.windows,
-            config.max_length,
-        )
-    ):
+    if before and before.get("tokens") and _read(before) == (documents, config.windows, config.max_length):
         tokens = float(before["tokens"])
     weights = int(source.get("parameters") or (arithmetic.approximate_parameters(model) if model else 0))
     each = int(memory.PROCESS["cpu"]) + arithmetic.WEIGHT_BYTES * weights + SHARD
     return Cost(
-        amount=(2.0 * weights + BESIDE[device] / 3) * tokens,
+        amount=_operations(weights, tokens, device),
         speed=HEADWAY * speed(hardware.of(device, computer)),
         start=START,
         width=execution.processes * execution.nodes if device == "cuda" else 1,
@@ -65,8 +56,14 @@ def ahead(
     )
 
 
-def _windows(facts: Facts) -> tuple[int, int | None]:
-    return facts["config"].get("windows"), facts["config"].get("max_length")
+def _operations(weights: float, tokens: float, kind: str) -> float:
+    """Of a forward pass, with what takes as long beside it on a device of this kind."""
+    return (2.0 * weights + BESIDE[kind] / 3) * tokens
+
+
+def _read(facts: Facts) -> tuple[Any, ...]:
+    """How many documents an artifact has the vectors of, and in which windows these were read."""
+    return facts.get("documents"), facts["config"].get("windows"), facts["config"].get("max_length")
 
 
 def afterwards(facts: Facts) -> Pace | None:
@@ -76,7 +73,7 @@ def afterwards(facts: Facts) -> Pace | None:
         return None
     kind = str(facts.get("device") or "cpu")
     width = int(facts["execution"].get("processes", 1)) if kind == "cuda" else 1
-    amount = (2.0 * float(weights) + BESIDE[kind] / 3) * float(tokens)
+    amount = _operations(float(weights), float(tokens), kind)
     return Pace(amount=amount, seconds=without_start(facts["seconds"], START), width=width, kind=kind, size=float(weights))
 
 

@@ -10,6 +10,7 @@ from pipeline.core.config import StageConfig
 
 MEMBERS_OF_A_CLUSTER = 2000  # about, in a corpus of up to four million documents
 SAMPLE, SMALLEST_SAMPLE = 256, 1 << 16  # documents for each cluster, and at least, by which the centres and the mean are found
+UNIT_DOCUMENTS = 20_000  # that a worker compares at once, about
 
 
 class SemDedupConfig(StageConfig):

@@ -7,14 +7,13 @@ from typing import Any
 
 from pipeline.core.cost import PROCESS_BYTES, Computer, Cost, Costs, Facts, Pace, without_start
 from pipeline.core.execution import Execution
-from pipeline.corpus.semantic.config import SemDedupConfig, clusters_for, sample_for
+from pipeline.corpus.semantic.config import UNIT_DOCUMENTS, SemDedupConfig, clusters_for, sample_for
 
 START = 3.0
 SPEED = 1.5e10  # multiplications a second and worker (an AMD EPYC's core: 18e9 comparing, 37e9 assigning, of vectors of 256 numbers)
 TEXT = 600.0  # of them that a byte of text takes: read twice, measured and written (78 MB, 24,223 documents: 7.2 CPU s in all, 450 MB)
 ROUNDS = 20  # of k-means, at most
 USUAL_SIZE = 768  # numbers of a vector, where they are not known
-UNIT = 20_000  # documents that a worker compares at once
 ROW = 40  # bytes of a document in the driver's tables and on the disk between the steps
 
 
@@ -44,7 +43,7 @@ def ahead(
         start=START,
         width=width,
         disk_bytes=int(1.1 * text + 2 * ROW * documents),
-        memory_bytes=int((width + 1) * PROCESS_BYTES + held + width * 6 * size * min(UNIT, documents)),
+        memory_bytes=int((width + 1) * PROCESS_BYTES + held + width * 6 * size * min(UNIT_DOCUMENTS, documents)),
         makes={"bytes": text, "documents": documents},
     )
 

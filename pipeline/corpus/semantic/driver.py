@@ -17,7 +17,7 @@ from pipeline.core.unit_vectors import I16
 from pipeline.corpus.document import joined
 from pipeline.corpus.provenance import UNKNOWN
 from pipeline.corpus.semantic.clusters import centred, fit, mean_of
-from pipeline.corpus.semantic.config import SemDedupConfig, clusters_for, sample_for
+from pipeline.corpus.semantic.config import UNIT_DOCUMENTS, SemDedupConfig, clusters_for, sample_for
 from pipeline.corpus.semantic.work import (
     ASSIGNED,
     DUPLICATES,
@@ -37,7 +37,6 @@ from pipeline.engines.fan_out import fan_out
 
 REASON = "semantic_duplicate"
 FIGURES, DUPLICATES_FILE = "semantic.json", "semantic_duplicates.arrow"
-UNIT_DOCUMENTS = 20_000
 EXAMPLES, EXCERPT = 8, 400
 _SAMPLE, _EXAMPLE = 0x534D504C, 0x53454D45
 

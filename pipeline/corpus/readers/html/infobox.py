@@ -39,8 +39,9 @@ def collect(element: Any, lines: Callable[[Any], list[str]], found: Extracted) -
             continue
         name = " ".join(lines(cells[0]))
         below = name.startswith(_BELOW)
-        if len(cells) == 1 or (cells[0].tag == "th" and _HEADER.search(cells[0].get("class", ""))):
-            above = name if cells[0].tag == "th" or _HEADER.search(cells[0].get("class", "")) else above
+        named, headed = cells[0].tag == "th", bool(_HEADER.search(cells[0].get("class", "")))
+        if len(cells) == 1 or (named and headed):
+            above = name if named or headed else above
         elif len(cells) == 2 and 0 < len(name) <= _LONGEST_NAME:
             told = f"{above}, {name.strip('•·-– ')}" if below and above else name
             add(box, hide(told), [line_of(hide(line)) for line in lines(cells[1])], found)
