@@ -359,7 +359,7 @@ def _main(directory: str, telling: int, leash: int) -> None:
     weight.grad = torch.zeros(2)
     torch.optim.AdamW([weight]).step()  # imports what takes longest
     assert threading.active_count() == 1, "a library has begun a thread, which no fork would have"
-    inspect.getmodule(inspect.currentframe())  # finds the file of every module, and remembers it: torch asks for that of its callers
+    inspect.getmodule(inspect.currentframe())  # finds every module's file, and remembers it: torch asks for its callers'
     gc.freeze()  # what a fork collects it has made itself
     server = _Server(directory, leash)
     os.write(telling, b".")
