@@ -39,7 +39,7 @@ def one(options: argparse.Namespace) -> dict[str, float]:
         logit_sizes.CHUNKS = 1 << 40
     names = config.own_objectives(None)
     scoring = Scoring(new_model(config), names, options.only).train()
-    batch = make_batches(config, 1, options.batch, options.length, False, "cpu")[0]
+    batch = make_batches(config, 1, options.batch, options.length, "full", "cpu")[0]
     counts = torch.tensor(scoring.targets(batch), dtype=torch.float32)
 
     def step() -> float:

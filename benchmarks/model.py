@@ -2,12 +2,13 @@
 
     python -m benchmarks.model --model bert-mini [--batch 32] [--length 128] [--threads 2] [--rounds 5] [--only bf16]
     python -m benchmarks.model --model bert-mini --ragged          # rows of several lengths: unpadded against padded
+    python -m benchmarks.model --model bert-mini --packed          # rows of several sequences: compiled against plain
     python -m benchmarks.model --model longformer-tiny --memory-by-length 1024 2048 4096
 
 Same shapes, same initial weights, same batches, torch.optim.AdamW, a step of which is forward, backward, clipping, update. First
 three steps without dropout, whose losses must be equal; then the timing, with dropout, in alternation (these machines drift by
-a third from minute to minute): in each round every variant once, in a process of its own; medians over the rounds. Peak memory
-is what the steps take above what the process took before.
+a third from minute to minute): in each round every variant once, in a process of its own (`--together`: all in one); medians over
+the rounds. Peak memory is what the steps take above what the process took before.
 
     theirs fp32      transformers' BertForPreTraining as it comes: a head at every position
     theirs bf16      the same under autocast
@@ -34,6 +35,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,9 +55,11 @@ from model.train.recipe import recipe, step_pace
 from model.train.scoring import Scoring
 
 RATE = 0.15625  # of the positions are predicted: 20 of 128
+SHORTEST = 8  # tokens of a sequence, where rows are not all full of one
 EQUAL = {"fp32": 1e-4, "bf16": 3e-2}  # nats: what the losses of the first steps may differ by
 
 Unpad = Literal["auto", "always", "never"]
+RowKind = Literal["full", "ragged", "packed"]
 Step = Callable[[Batch], float]
 
 
@@ -76,15 +80,24 @@ class Variant:
         return " ".join(part for part in ("theirs" if self.theirs else "ours", self.precision, how, kept) if part)
 
 
-def make_batches(config: ModelConfig, count: int, rows: int, length: int, ragged: bool, device: str) -> list[Batch]:
-    """Random ids. Ragged rows have the lengths of encyclopedia paragraphs cut at `length`: log-normal, half of it in the mean."""
+def make_batches(config: ModelConfig, count: int, rows: int, length: int, kind: RowKind, device: str) -> list[Batch]:
+    """Random ids. Ragged rows have the lengths of encyclopedia paragraphs cut at `length`: log-normal, half of it in the mean.
+    Packed ones are full of sequences of such lengths, of which the row cuts the last.
+    """
     generator = torch.Generator().manual_seed(0)
     batches = []
     for _ in range(count):
-        lengths = torch.full((rows,), length)
-        if ragged:
-            drawn = torch.exp(torch.randn(rows, generator=generator) * 0.7) * 0.42 * length
-            lengths = drawn.long().clamp(8, length)
+        lengths, first = torch.full((rows,), length), torch.zeros(rows, length, dtype=torch.bool)
+        first[:, 0] = True
+        if kind != "full":
+            drawn = torch.exp(torch.randn(rows, length // SHORTEST, generator=generator) * 0.7) * 0.42 * length
+            drawn = drawn.long().clamp(SHORTEST, length)
+        if kind == "ragged":
+            lengths = drawn[:, 0]
+        if kind == "packed":
+            begins = drawn.cumsum(1)
+            row = torch.arange(rows)[:, None].expand_as(begins)
+            first[row[begins < length], begins[begins < length]] = True
         real = torch.arange(length) < lengths[:, None]
         ids = torch.randint(5, config.vocab_size, (rows, length), generator=generator).where(real, config.pad_token_id)
         order = torch.rand(rows, length, generator=generator).masked_fill(~real, 2.0).argsort(1)
@@ -101,6 +114,7 @@ def make_batches(config: ModelConfig, count: int, rows: int, length: int, ragged
             "masked_positions": nn.functional.pad(positions, (0, filler)),
             "masked_labels": nn.functional.pad(labels, (0, filler), value=IGNORE),
             "pair_labels": torch.randint(0, 2, (rows,), generator=generator),
+            **({"sequence_first": first} if kind == "packed" else {}),
         }
         batches.append(move(batch, torch.device(device)))
     return batches
@@ -115,12 +129,20 @@ def with_layouts(batches: list[Batch], variant: Variant, config: ModelConfig, de
     if variant.theirs or variant.unpad == "never":
         kind = "rows"
     for batch in batches:
-        real = batch["attention_mask"].cpu().numpy()
-        sequences = Sequences.alone(real.sum(axis=1), real.shape[1])
+        sequences = sequences_of(batch)
         forced = kind == "buckets" and variant.unpad == "always"
         lies = layouts.buckets(sequences) if forced else make_layout(kind, sequences)
         found.append(batch if lies is None else {**batch, LAYOUT: lies.to(torch.device(device))})
     return found
+
+
+def sequences_of(batch: Batch) -> Sequences:
+    """Those of its rows."""
+    real = batch["attention_mask"].cpu().numpy()
+    if "sequence_first" not in batch:
+        return Sequences.alone(real.sum(axis=1), real.shape[1])
+    first = np.flatnonzero(batch["sequence_first"].cpu().numpy())  # packed rows are full
+    return Sequences(shape=real.shape, first=first, lengths=np.diff(first, append=real.size), several=True)
 
 
 def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
@@ -200,18 +222,41 @@ def flops_per_token(config: ModelConfig, length: int) -> float:
     return 72 * layers * h * h + 12 * layers * h * length + 6 * RATE * (h * h + h * config.vocab_size)
 
 
-def run_one(options: argparse.Namespace, config: PretrainConfig) -> dict[str, Any]:
-    """One variant, in the process that `measure` starts: its real tokens a second, and the memory that its steps take."""
-    variant = Variant(**json.loads(options.one))
+def row_kind(options: argparse.Namespace) -> RowKind:
+    """What was asked for."""
+    return "ragged" if options.ragged else "packed" if options.packed else "full"
+
+
+def run(options: argparse.Namespace, config: PretrainConfig) -> list[dict[str, Any]]:
+    """The variants that the process which `measure` starts was given, in alternation: their real tokens a second in each round, and
+    the memory that their steps take, which is that of all before it, too.
+    """
     assert config.model is not None
-    made = make_batches(config.model, 8, options.batch, options.length, options.ragged, options.device)
-    batches = with_layouts(made, variant, config.model, options.device)
-    if options.losses:
-        return {"losses": first_losses(variant, config, batches, options.device)}
-    step = make_step(variant, config, options.device)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for batch in batches if options.ragged else batches[:3]:  # compile, allocate, meet every shape
-        step(batch)
+    made = make_batches(config.model, 8, options.batch, options.length, row_kind(options), options.device)
+    found: list[dict[str, Any]] = []
+    steps: list[tuple[Step, list[Batch]]] = []
+    for values in json.loads(options.some):
+        variant = Variant(**values)
+        batches = with_layouts(made, variant, config.model, options.device)
+        if options.losses:
+            found.append({"losses": first_losses(variant, config, batches, options.device)})
+            continue
+        step = make_step(variant, config, options.device)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for batch in batches if row_kind(options) == "ragged" else batches[:3]:  # compile, allocate, meet every shape
+            step(batch)
+        steps.append((step, batches))
+        found.append({"before": before, "speeds": []})
+    for _ in range(0 if options.losses else options.rounds):
+        for (step, batches), figures in zip(steps, found, strict=True):
+            figures["speeds"].append(speed(step, batches, options))
+            peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - figures["before"]) / 2**20
+            figures["gib"] = torch.cuda.max_memory_allocated() / 2**30 if options.device == "cuda" else peak
+    return found
+
+
+def speed(step: Step, batches: list[Batch], options: argparse.Namespace) -> float:
+    """Real tokens a second."""
     clock = time.process_time if options.cpu_time else time.perf_counter
     started, tokens, number = clock(), 0, 0
     while clock() - started < options.seconds:
@@ -219,18 +264,14 @@ def run_one(options: argparse.Namespace, config: PretrainConfig) -> dict[str, An
         step(batch)
         tokens += int(batch["attention_mask"].sum())
         number += 1
-    seconds = clock() - started
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
-    if options.device == "cuda":
-        peak = torch.cuda.max_memory_allocated() / 2**30
-    return {"tokens_per_second": tokens / seconds, "gib": peak}
+    return tokens / (clock() - started)
 
 
-def measure(options: argparse.Namespace, variant: Variant, **changes: Any) -> dict[str, Any]:
-    """What `run_one` finds, in a process of its own: ours with the environment that `cloze` gives its ranks, theirs as it comes."""
-    chosen = {**vars(options), **changes, "one": json.dumps(asdict(variant))}
+def measure(options: argparse.Namespace, chosen: list[Variant], **changes: Any) -> list[dict[str, Any]]:
+    """What `run` finds in one process: ours with the environment that `cloze` gives its ranks, theirs as it comes."""
+    given = {**vars(options), **changes, "some": json.dumps([asdict(variant) for variant in chosen])}
     command = [sys.executable, "-m", "benchmarks.model"]
-    for name, value in chosen.items():
+    for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
         if value is True:
             command.append(option)
@@ -238,11 +279,11 @@ def measure(options: argparse.Namespace, variant: Variant, **changes: Any) -> di
             command += [option, str(value)]
     from flows.launchers.ranks import RANK_ENVIRONMENT  # benchmarks.gpu imports this file where there are no flows
 
-    environment = {**(RANK_ENVIRONMENT if variant.kept else {}), **os.environ}
+    environment = {**(RANK_ENVIRONMENT if chosen[0].kept else {}), **os.environ}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
-        sys.exit(f"{variant.name} failed:\n{done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        sys.exit(f"{', '.join(variant.name for variant in chosen)} failed:\n{done.stderr[-2000:]}")
+    found: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
 
@@ -253,6 +294,8 @@ def variants(options: argparse.Namespace) -> list[Variant]:
     if options.only:
         precisions = [precision for precision in precisions if precision == options.only]
     best = [] if options.no_compile else [Variant(precision=precisions[-1], compiled=True)]
+    if options.packed:
+        return [Variant(precision=p, compiled=c) for p in precisions for c in (False, True)]
     if options.ragged:
         return [Variant(precision=p, unpad=u) for p in precisions for u in cast(list[Unpad], ["never", "always"])] + best
     found = []
@@ -264,7 +307,11 @@ def variants(options: argparse.Namespace) -> list[Variant]:
 
 def check_losses(options: argparse.Namespace, chosen: list[Variant]) -> None:
     """Ends the program unless the first steps of all of them lose the same."""
-    losses = {variant.name: measure(options, variant, losses=True)["losses"] for variant in chosen}
+    if options.together:
+        found = measure(options, chosen, losses=True)
+    else:
+        found = [measure(options, [variant], losses=True)[0] for variant in chosen]
+    losses = {variant.name: figures["losses"] for variant, figures in zip(chosen, found, strict=True)}
     first = losses[chosen[0].name]
     for variant in chosen:
         differences = [abs(a - b) for a, b in zip(first, losses[variant.name], strict=True)]
@@ -276,11 +323,14 @@ def compare(options: argparse.Namespace, config: ModelConfig) -> None:
     """Print a line a variant: medians over the rounds, each of which runs every variant once."""
     chosen = variants(options)
     check_losses(options, chosen)
-    found: dict[str, list[dict[str, float]]] = {variant.name: [] for variant in chosen}
-    for _ in range(options.rounds):
-        for variant in chosen:
-            found[variant.name].append(measure(options, variant))
-    speeds = {name: statistics.median(run["tokens_per_second"] for run in runs) for name, runs in found.items()}
+    if options.together:
+        found = {variant.name: [figures] for variant, figures in zip(chosen, measure(options, chosen), strict=True)}
+    else:
+        found = {variant.name: [] for variant in chosen}
+        for _ in range(options.rounds):
+            for variant in chosen:
+                found[variant.name] += measure(options, [variant], rounds=1)
+    speeds = {name: statistics.median(one for run in runs for one in run["speeds"]) for name, runs in found.items()}
     for variant in chosen:
         speed, base = speeds[variant.name], speeds[chosen[0].name]
         same = next(speeds[other.name] for other in chosen if other.precision == variant.precision)
@@ -288,7 +338,8 @@ def compare(options: argparse.Namespace, config: ModelConfig) -> None:
         if options.device == "cuda":
             share = speed * flops_per_token(config, options.length) / (options.peak_tflops * 1e12)
             line += f"  {share:.1%} of the peak"
-        print(f"{line}  {max(run['gib'] for run in found[variant.name]):.2f} GiB")
+        memory = max(run["gib"] for run in found[variant.name])
+        print(line if options.together else f"{line}  {memory:.2f} GiB")
 
 
 def main() -> None:
@@ -298,7 +349,9 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=30_522)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--ragged", action="store_true")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--ragged", action="store_true")
+    kinds.add_argument("--packed", action="store_true")
     parser.add_argument("--only", choices=["fp32", "bf16"])
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--memory-by-length", type=int, nargs="+", help="only peak memory, at these lengths")
@@ -308,23 +361,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
     parser.add_argument("--cpu-time", action="store_true", help="count the process's time: for one thread on a machine in use")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--together", action="store_true", help="all variants in one process: compiled once, no figure of memory"
+    )
+    parser.add_argument("--some", help=argparse.SUPPRESS)
     parser.add_argument("--losses", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = model_config({"preset": options.model, **json.loads(options.changes)}, vocab_size=options.vocab_size)
-    if options.one:
-        print(json.dumps(run_one(options, PretrainConfig(model=model, global_batch=options.batch))))
+    if options.some:
+        print(json.dumps(run(options, PretrainConfig(model=model, global_batch=options.batch))))
         return
     machine = platform.processor() or platform.machine()
     print(f"{machine}, {options.threads} threads, torch {torch.__version__}, {options.device}")
     if options.memory_by_length:
         for length in options.memory_by_length:
             variant = Variant(precision=options.only or "fp32", unpad="never")
-            used = measure(options, variant, length=length, seconds=0.0)["gib"]
+            used = measure(options, [variant], length=length, seconds=0.0, rounds=1)[0]["gib"]
             print(f"{options.model}, {options.batch} x {length}: {used:.2f} GiB for a step")
         return
-    batches = make_batches(model, 8, options.batch, options.length, options.ragged, "cpu")
+    batches = make_batches(model, 8, options.batch, options.length, row_kind(options), "cpu")
     real = sum(int(batch["attention_mask"].sum()) for batch in batches) / (8 * options.batch * options.length)
     shape = f"V {options.vocab_size}, {options.batch} x {options.length}"
     print(f"{options.model}, {shape}, {real:.0%} of the positions are tokens")

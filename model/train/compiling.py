@@ -20,6 +20,7 @@ from pipeline.core.errors import UsageError
 # Measured on two cores with AMX, BERT-mini and BERT-base (benchmarks/README.md): the share of a step that is won, the seconds that
 # compiling takes and those of each layer, and the operations a second that a thread reaches without.
 GAIN: dict[Precision, float] = {"fp32": 0.03, "bf16": 0.1, "fp16": 0.0}  # of fp16 nobody has measured it
+PACKED_GAIN: dict[Precision, float] = {"fp32": 0.15, "bf16": 0.2, "fp16": 0.0}  # of packed rows, on a core without AMX
 COMPILING = (10.0, 6.0)
 SPEED: dict[Precision, float] = {"fp32": 0.1e12, "bf16": 0.2e12, "fp16": 0.1e12}
 PAYS = 2.0  # times the seconds that compiling takes must be won back
@@ -69,7 +70,7 @@ def decide(
     Raises:
         UsageError: compiling was asked for where it cannot be, or otherwise than is recorded.
     """
-    if wanted and (obstacle := _obstacle(model, train, zero, directions, recomputes)):
+    if wanted and (obstacle := _obstacle(model, zero, directions, recomputes)):
         raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
     if recorded is not None:
         if wanted is not None and wanted != recorded:
@@ -82,7 +83,7 @@ def decide(
         return Decision(wanted)
     if device.type != "cpu":
         return Decision(False, "not measured on GPUs yet; ask for it with --compile")
-    if _obstacle(model, train, zero, directions, recomputes):
+    if _obstacle(model, zero, directions, recomputes):
         return Decision(False)
     if _compiler() is None:
         return Decision(False, "there is no C++ compiler")
@@ -91,10 +92,12 @@ def decide(
     seconds = work.seconds
     if seconds is None:
         seconds = 6.0 * computed_weights(model) * work.positions / (SPEED[precision] * torch.get_num_threads())
-    return Decision(seconds * GAIN[precision] > PAYS * compiling_seconds(model))
+    packed = train.info is not None and train.info.packed
+    gain = (PACKED_GAIN if packed else GAIN)[precision]
+    return Decision(seconds * gain > PAYS * compiling_seconds(model))
 
 
-def _obstacle(model: ModelConfig, train: Rows, zero: int, directions: Directions, recomputes: bool) -> str:
+def _obstacle(model: ModelConfig, zero: int, directions: Directions, recomputes: bool) -> str:
     """What cannot be compiled; empty where everything can."""
     if not model.compiles:
         return f"models of the family {model.family}"
@@ -104,8 +107,6 @@ def _obstacle(model: ModelConfig, train: Rows, zero: int, directions: Directions
         return "activation checkpointing: a compiled step decides itself what it computes again"
     if zero == 3:
         return "ZeRO stage 3, which gathers weights between the layers"
-    if train.info is not None and train.info.packed:
-        return "packed rows, which hold a number of sequences that differs from batch to batch"
     return ""
 
 
@@ -115,13 +116,11 @@ def compiling_seconds(model: ModelConfig) -> float:
 
 
 def full(train: Rows) -> float:
-    """The share of a batch's positions that hold a token, of rows spread over the dataset; 0 for packed or differently long rows."""
-    if train.info is None:
+    """The share of a batch's positions that hold a token, of rows spread over the dataset; 0 for rows in length bins."""
+    if train.info is None or train.bins is not None:
         return 0.0
     count = min(len(train), SAMPLE)
     rows = train.take(np.linspace(0, len(train) - 1, count).astype(np.int64), np.zeros(count, np.int64))
-    if rows.boundary_counts is not None or train.bins is not None:
-        return 0.0
     return float(rows.lengths.sum()) / (count * train.info.length)
 
 

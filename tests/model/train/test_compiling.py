@@ -5,15 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from model.data.collate import collate
+from model.data.directions import Directions
+from model.data.layouts import WORTH
+from model.data.sampler import Sampler
 from model.data.shards import Shards
-from model.families.presets import model_config
+from model.families.models import new_model
+from model.families.presets import model_config, parse_model
+from model.families.table import FAMILIES, config_class
+from model.objectives import choose
 from model.train import compiling
 from model.train.compiling import Work, decide, full
+from model.train.scoring import Scoring
 from pipeline.core.errors import UsageError
 from tests.model.datasets import write_dataset
+from tests.model.train.ranks import STILL, TINY
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
 
@@ -24,6 +34,13 @@ LONG, SHORT = 1e9, 1e6  # tokens: hours and seconds of a BERT-mini
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return Shards(write_dataset(tmp_path_factory.mktemp("rows") / "full", full=True))
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    path = tmp_path_factory.mktemp("packed")
+    corpus, vocab = write_corpus(path / "corpus", made_documents(40)), write_vocab(path)
+    return Shards(make(corpus, vocab, path / "packed", recipe="packed", length=32).artifact)
 
 
 def compiled(
@@ -84,10 +101,51 @@ def test_where_compiling_gains_nothing_or_is_not_known_to(
     )
 
 
-def test_packed_rows_are_left_as_they_are(tmp_path: Path) -> None:
-    """They hold a number of sequences that differs from batch to batch: each would be compiled for itself."""
-    corpus, vocab = write_corpus(tmp_path / "corpus", made_documents(40)), write_vocab(tmp_path)
-    packed = Shards(make(corpus, vocab, tmp_path / "packed", recipe="packed", length=32).artifact)
-    assert full(packed) == 0.0
-    with pytest.raises(UsageError, match=r"compile \(true\) is not for packed rows"):
-        compiled(packed, True)
+def test_packed_rows_are_compiled_where_they_are_full(rows: Shards, packed: Shards) -> None:
+    """A row has one length whatever it holds; compiling wins more of a step there, so it is worth it sooner."""
+    assert packed.info is not None
+    assert packed.info.packed
+    assert WORTH < full(packed) == packed.tokens() / (32 * len(packed)) < 1.0
+    assert compiled(packed)
+    assert compiled(packed, True, tokens=1)
+    assert not compiled(packed, False)
+    assert not compiled(packed, tokens=SHORT)
+    tokens = SHORT
+    while not compiled(packed, tokens=tokens):
+        tokens *= 1.1
+    assert not compiled(rows, tokens=tokens)
+    assert compiled(packed, recorded=True, tokens=1)
+    assert not compiled(packed, recorded=False)
+    with pytest.raises(UsageError, match=r"compile \(true\) is not for samples that are read from left to right"):
+        compiled(packed, True, directions=Directions(causal_share=0.5))
+    assert compiled(packed, model="gpt2-tiny"), "a decoder's batches have one shape, too"
+
+
+COMPILED = [family for family in FAMILIES if config_class(family).compiles]
+
+
+@pytest.mark.parametrize(
+    "family", [family if family in ("bert", "gpt2") else pytest.param(family, marks=pytest.mark.soak) for family in COMPILED]
+)
+def test_batches_of_packed_rows_are_one_graph(packed: Shards, family: str) -> None:
+    """Though rows hold a number of sequences that differs from batch to batch; losses are the plain step's."""
+    assert packed.info is not None
+    model = parse_model({**TINY, **STILL, "family": family, "vocab_size": packed.info.vocab_size})
+    names = choose(model, packed.info, ("mlm",) if family == "albert" else None, None)  # its own are for pairs
+    torch.manual_seed(0)
+    scoring = Scoring(new_model(model), names, "fp32")
+    fixed = packed.most_predictions()
+    batches = [
+        collate(packed.take(*Sampler(len(packed), 2, 1).locate(samples)), pad=0, longest=32, fixed_predictions=fixed)
+        for samples in np.arange(18).reshape(3, 6)
+    ]
+    assert len({int(batch["sequence_first"].sum()) for batch in batches}) > 1
+    torch._dynamo.reset()
+    traced = torch.compile(scoring.uncompiled, dynamic=False, fullgraph=True, backend="eager")
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for batch in batches:
+            counts = torch.tensor(scoring.targets(batch), dtype=torch.float32)
+            torch.manual_seed(1)  # of what a generator draws
+            loss = traced(batch, counts)[0]
+            torch.manual_seed(1)
+            torch.testing.assert_close(loss, scoring.uncompiled(batch, counts)[0], rtol=1e-5, atol=1e-5)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from model import checkpoint
 from model.families.models import restore
@@ -25,11 +26,21 @@ from pipeline.core.execute import execute
 from pipeline.core.execution import Execution
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here
+from tests.pipeline.corpus.corpora import made_documents, write_corpus
+from tests.pipeline.dataset.datasets import make, write_vocab
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_dataset(tmp_path_factory.mktemp("data") / "dataset")
+
+
+def packed_dataset(directory: Path) -> str:
+    """Rows of several documents, and some held out."""
+    documents = made_documents(40)
+    held = [name for name, _ in documents[:6]]
+    corpus = write_corpus(directory / "corpus", documents, heldout=held)
+    return str(make(corpus, write_vocab(directory), directory / "packed", recipe="packed", length=32).artifact)
 
 
 def test_a_run_learns_and_leaves_a_finished_artifact(dataset: str, tmp_path: Path) -> None:
@@ -275,14 +286,27 @@ def test_a_disk_that_fills_up_leaves_the_older_checkpoint(
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 @pytest.mark.parametrize(
-    "family", [{}, pytest.param({"family": "longformer", "attention_window": 8}, marks=pytest.mark.soak)], ids=str
+    ("family", "packed"),
+    [
+        ({}, False),
+        ({}, True),
+        pytest.param({"family": "longformer", "attention_window": 8}, False, marks=pytest.mark.soak),
+        pytest.param({"family": "longformer", "attention_window": 4}, True, marks=pytest.mark.soak),
+        pytest.param({"family": "gpt2"}, True, marks=pytest.mark.soak),
+    ],
+    ids=str,
 )
-def test_compiling_changes_no_figure_that_matters(dataset: str, tmp_path: Path, family: dict[str, Any]) -> None:
+def test_compiling_changes_no_figure_that_matters(dataset: str, tmp_path: Path, family: dict[str, Any], packed: bool) -> None:
+    if packed:
+        dataset = packed_dataset(tmp_path)
     # without dropout: the compiled model draws its masks in another order
     shape = {**family, "num_hidden_layers": 1, "hidden_dropout": 0.0, "attention_dropout": 0.0}
     settings = config(steps=3, evaluate_every=3, global_batch=10, model=shape)
     plain = here(settings, dataset, tmp_path / "plain", micro_batch=5)
+    torch._dynamo.reset()
+    counters.clear()
     compiled = here(settings, dataset, tmp_path / "compiled", micro_batch=5, compile=True)
+    assert counters["stats"]["unique_graphs"] == counters["frames"]["total"] == 1, "a step is compiled in parts, or again"
     for ours, theirs in zip(
         lines(tmp_path / "compiled" / "metrics.jsonl"), lines(tmp_path / "plain" / "metrics.jsonl"), strict=True
     ):
