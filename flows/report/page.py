@@ -174,8 +174,7 @@ def _table(section: str, members: Sequence[Gathered]) -> dict[str, Any]:
         rows.append(
             {
                 "group": group,
-                "task": same[0].task,
-                "score": score.replace("_", " "),
+                "score": f"{same[0].task} {score}".replace("_", " "),
                 "each": [each.get(seed) for seed in seeds] if len(seeds) > 1 else [],
                 "means": [found.get(metric) for metric in metrics],
                 "best": found[score],

@@ -104,7 +104,7 @@ def test_unlike_tasks_are_neither_averaged_nor_compared() -> None:
         "0.815 ± 0.007",
         "0.215 ± 0.007",
         "there is no average over tasks",
-        "score, seed 2",
+        ">seed 2",
     ):
         assert told in page
     assert "0.515" not in page, "the mean of both tasks"
