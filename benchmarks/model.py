@@ -307,10 +307,8 @@ def variants(options: argparse.Namespace) -> list[Variant]:
 
 def check_losses(options: argparse.Namespace, chosen: list[Variant]) -> None:
     """Ends the program unless the first steps of all of them lose the same."""
-    if options.together:
-        found = measure(options, chosen, losses=True)
-    else:
-        found = [measure(options, [variant], losses=True)[0] for variant in chosen]
+    processes = [chosen] if options.together else [[variant] for variant in chosen]
+    found = [figures for some in processes for figures in measure(options, some, losses=True)]
     losses = {variant.name: figures["losses"] for variant, figures in zip(chosen, found, strict=True)}
     first = losses[chosen[0].name]
     for variant in chosen:
@@ -323,10 +321,11 @@ def compare(options: argparse.Namespace, config: ModelConfig) -> None:
     """Print a line a variant: medians over the rounds, each of which runs every variant once."""
     chosen = variants(options)
     check_losses(options, chosen)
+    found: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in chosen}
     if options.together:
-        found = {variant.name: [figures] for variant, figures in zip(chosen, measure(options, chosen), strict=True)}
+        for variant, figures in zip(chosen, measure(options, chosen), strict=True):
+            found[variant.name].append(figures)
     else:
-        found = {variant.name: [] for variant in chosen}
         for _ in range(options.rounds):
             for variant in chosen:
                 found[variant.name] += measure(options, [variant], rounds=1)

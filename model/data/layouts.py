@@ -25,7 +25,10 @@ from pipeline.core.ragged import I64, offsets_of, ranges
 Kind = Literal["rows", "buckets", "packed"]
 Bools = npt.NDArray[np.bool_]
 MULTIPLE = 16  # lengths are rounded up to it: few distinct shapes, and full tiles in the matrix units
-BUCKETS = 4  # groups that a batch's rows are cut into: more means less padding, smaller matrices and more operations
+BUCKETS = 4  # groups that a batch's rows are cut into for attention: more means less padding and more operations
+SHAPES = (
+    32  # numbers of tokens that unpadded batches of one size may have: each new one costs a CPU the building of its kernels
+)
 WORTH = 0.85  # of a padded batch must remain at most this share, or buckets cost a CPU more than they save
 
 
@@ -141,24 +144,35 @@ def buckets(sequences: Sequences) -> Buckets:
     first, lengths = (np.pad(part[order], filler) for part in (sequences.first, sequences.lengths))
     causal = None if sequences.causal is None else np.pad(sequences.causal[order], filler)
     groups: list[tuple[int, int]] = []
-    places, kept, positions = [], [], []
+    kept = []
     for begin in range(0, len(lengths), count):
-        own, start = lengths[begin : begin + count, None], first[begin : begin + count, None]
+        own = lengths[begin : begin + count, None]
         width = min(length, -(-int(own[0, 0]) // MULTIPLE) * MULTIPLE)
         if width == 0:
             break
         groups.append((count, width))
-        inside = np.arange(width) < own
-        position = np.arange(width) * inside
-        kept.append(inside.ravel())
-        places.append((start + position).ravel())
-        positions.append(position.ravel())
-    place, real = np.concatenate(places), np.concatenate(kept)
-    slots, padding = _slots(place[real], np.flatnonzero(real), batch * length)
-    position = np.concatenate(positions)
-    tensors = _tensor(place), _tensor(slots), _tensor(padding), _tensor(position), _tensor(real)
-    ways = None if causal is None else _tensor(causal[: sum(count for count, _ in groups)])
-    return Buckets((batch, length), *tensors, groups=tuple(groups), causal=ways)
+        kept.append((np.arange(width) < own).ravel())
+    there = np.concatenate(kept)
+    taken = np.flatnonzero(there)
+    tokens, step = len(taken), MULTIPLE * -(-batch * length // (MULTIPLE * SHAPES))
+    # Where there is padding, a token at least fills up: the two are taken for each other, and have no gradient.
+    fills = (0, 0 if there.all() else step - tokens % step)
+    block = np.full(len(there), tokens)
+    block[taken] = np.arange(tokens)
+    place, position = ranges(first, lengths), ranges(np.zeros_like(lengths), lengths)
+    slots, padding = _slots(place, np.arange(tokens), batch * length)
+    return Buckets(
+        (batch, length),
+        places=_tensor(np.pad(place, fills)),
+        slots=_tensor(slots),
+        padding=_tensor(padding),
+        positions=_tensor(np.pad(position, fills)),
+        real=_tensor(np.pad(np.ones(tokens, np.bool_), fills)) if fills[1] else None,
+        blocks=_tensor(block),
+        found=_tensor(np.pad(taken, fills, constant_values=int(there.argmin()))),
+        groups=tuple(groups),
+        causal=None if causal is None else _tensor(causal[: sum(count for count, _ in groups)]),
+    )
 
 
 def packed(sequences: Sequences) -> Packed:

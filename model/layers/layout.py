@@ -3,7 +3,7 @@
 A layer computes on hidden states and asks its layout to attend; it does not know which of these it runs in:
 
     Rows      [B, L, D], padding included, as the batch comes
-    Buckets   [T, D], rows of similar lengths side by side, with hardly any padding: what a CPU is fast at
+    Buckets   [T, D], real tokens end to end, of which attention makes blocks of similar lengths: what a CPU is fast at
     Packed    [T, D], real tokens alone, end to end, for the GPU's variable-length kernels
     Decoding  [B, l, D], the new tokens of rows that a model writes, over what is kept of those before
 

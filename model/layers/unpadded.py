@@ -60,19 +60,20 @@ class Tokens(Layout):
 
 
 class Buckets(Tokens):
-    """Sequences sorted by length, in groups that are each padded to their own longest.
+    """Real tokens end to end, of which attention alone makes blocks: sequences of similar lengths are a group, each padded to the
+    group's longest.
 
-    Every group is a slice of the tokens, a block of [rows, length] that attention takes as it is: nothing is gathered or
-    scattered in a layer. Groups have the same number of rows and lengths are rounded, so that few shapes occur.
+    All but attention computes on no padding, but for a few tokens at the end that make T a number that comes again. Groups have the
+    same number of rows and lengths are rounded, so that few shapes occur there, too.
 
     Args:
-        groups: (rows, length) of each, in the order of the tokens; the sum of their products is T.
+        blocks: int64 [G], which of the T stands at each place of the groups' blocks, these end to end; at padding one that only fills up.
+        found: int64 [T], the other way round: at which place of the blocks each token stands; at padding those that only fill up.
+        groups: (rows, length) of each, the longest first; the sum of their products is G.
         causal: bool [sum of the groups' rows], sequences none of whose tokens sees what comes after it, whatever the pattern says;
             None: none.
-        others: as for `Tokens`; there is a `real`.
+        others: as for `Tokens`.
     """
-
-    real: Tensor
 
     def __init__(
         self,
@@ -81,16 +82,21 @@ class Buckets(Tokens):
         slots: Tensor,
         padding: Tensor,
         positions: Tensor,
-        real: Tensor,
+        real: Tensor | None,
+        blocks: Tensor,
+        found: Tensor,
         groups: tuple[tuple[int, int], ...],
         causal: Tensor | None = None,
     ) -> None:
         super().__init__(shape, places, slots, padding, positions, real)
-        self.groups, self.causal = groups, causal
-        self._sizes = [rows * length for rows, length in groups]
+        self.blocks, self.found, self.groups, self.causal = blocks, found, groups, causal
+        self._parts = torch.split(blocks, [rows * length for rows, length in groups])
         ways = [None] * len(groups) if causal is None else torch.split(causal, [rows for rows, _ in groups])
-        parts = zip(groups, torch.split(real, self._sizes), ways, strict=True)
-        self._rows = [Rows(group, part.view(group), causal=way) for group, part, way in parts]
+        there = [None] * len(groups) if real is None else [real.index_select(0, part) for part in self._parts]
+        self._rows = [
+            Rows(group, None if own is None else own.view(group), causal=way)
+            for group, own, way in zip(groups, there, ways, strict=True)
+        ]
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
         return type(self)(
@@ -99,7 +105,9 @@ class Buckets(Tokens):
             change(self.slots),
             change(self.padding),
             change(self.positions),
-            change(self.real),
+            None if self.real is None else change(self.real),
+            change(self.blocks),
+            change(self.found),
             self.groups,
             None if self.causal is None else change(self.causal),
         )
@@ -111,12 +119,29 @@ class Buckets(Tokens):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, dropout: float, added: Scores | None = None
     ) -> Tensor:
+        heads, size = query.shape[1:]
+        there, back = self.once(("heads", heads), lambda: self._by_heads(heads))
+        blocks = [_carried(part.reshape(-1, size), there, back) for part in (query, key, value)]
+        sizes = [heads * rows * length for rows, length in self.groups]
         mixed = []
-        parts = (torch.split(part, self._sizes) for part in (query, key, value))
-        for rows, *block in zip(self._rows, *parts, strict=True):
-            q, k, v = (part.view(*rows.shape, *part.shape[1:]) for part in block)
-            mixed.append(rows.attend(q, k, v, pattern, dropout, added).flatten(0, 1))
-        return torch.cat(mixed)
+        for rows, *parts in zip(self._rows, *(torch.split(block, sizes) for block in blocks), strict=True):
+            q, k, v = (part.view(rows.shape[0], heads, rows.shape[1], size).transpose(1, 2) for part in parts)
+            mixed.append(rows.attend(q, k, v, pattern, dropout, added).transpose(1, 2).reshape(-1, size))
+        return _carried(torch.cat(mixed), back, there).view_as(query)
+
+    def _by_heads(self, heads: int) -> tuple[Tensor, Tensor]:
+        """`blocks` and `found` for heads, of which each token has so many, one behind the other, and a block's row has all places of
+        the first one, then those of the next: as products of matrices want them. int64 [G * N] and [T * N].
+        """
+        head = torch.arange(heads, device=self.blocks.device)
+        there, spots, first = [], [], 0
+        for (rows, length), part in zip(self.groups, self._parts, strict=True):
+            there.append((part.view(rows, 1, length) * heads + head[:, None]).flatten())
+            size = rows * heads * length
+            places = torch.arange(first, first + size, device=head.device).view(rows, heads, length)
+            spots.append(places.transpose(1, 2).reshape(-1, heads))
+            first += size
+        return torch.cat(there), torch.cat(spots).index_select(0, self.found).flatten()
 
 
 class Packed(Tokens):
@@ -195,6 +220,25 @@ class Packed(Tokens):
             torch.searchsorted(self.bounds, torch.arange(count, device=place.device, dtype=self.bounds.dtype), right=True) - 1
         )
         return rows, (first + place).flatten().clamp(max=count - 1), number * self.longest + self.positions
+
+
+def _carried(values: Tensor, there: Tensor, back: Tensor) -> Tensor:
+    """The rows of [S, H] that `there`, int64 [R], names; `back`, int64 [S], says where among these each is that has a gradient."""
+    found: Tensor = _Carried.apply(values, there, back)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Carried(torch.autograd.Function):
+    """A gather both ways, of rows that are asked for once, or whose gradients are zero."""
+
+    @staticmethod
+    def forward(context, values: Tensor, there: Tensor, back: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        context.save_for_backward(back)
+        return values.index_select(0, there)
+
+    @staticmethod
+    def backward(context, gradient: Tensor):  # type: ignore[no-untyped-def]
+        return gradient.index_select(0, context.saved_tensors[0]), None, None
 
 
 class _PutBack(torch.autograd.Function):

@@ -20,7 +20,6 @@ from pipeline.core.errors import UsageError
 # Measured on two cores with AMX, BERT-mini and BERT-base (benchmarks/README.md): the share of a step that is won, the seconds that
 # compiling takes and those of each layer, and the operations a second that a thread reaches without.
 GAIN: dict[Precision, float] = {"fp32": 0.03, "bf16": 0.1, "fp16": 0.0}  # of fp16 nobody has measured it
-PACKED_GAIN: dict[Precision, float] = {"fp32": 0.15, "bf16": 0.2, "fp16": 0.0}  # of packed rows, on a core without AMX
 COMPILING = (10.0, 6.0)
 SPEED: dict[Precision, float] = {"fp32": 0.1e12, "bf16": 0.2e12, "fp16": 0.1e12}
 PAYS = 2.0  # times the seconds that compiling takes must be won back
@@ -92,9 +91,7 @@ def decide(
     seconds = work.seconds
     if seconds is None:
         seconds = 6.0 * computed_weights(model) * work.positions / (SPEED[precision] * torch.get_num_threads())
-    packed = train.info is not None and train.info.packed
-    gain = (PACKED_GAIN if packed else GAIN)[precision]
-    return Decision(seconds * gain > PAYS * compiling_seconds(model))
+    return Decision(seconds * GAIN[precision] > PAYS * compiling_seconds(model))
 
 
 def _obstacle(model: ModelConfig, zero: int, directions: Directions, recomputes: bool) -> str:

@@ -140,14 +140,17 @@ def test_every_real_token_is_there_once(packed_rows: bool) -> None:
 
 def test_buckets_have_few_shapes_and_little_padding() -> None:
     generator = np.random.default_rng(0)
-    shapes = set()
+    shapes, numbers = set(), set()
     for _ in range(50):
         lengths = generator.integers(1, 129, 32)
         tokens = buckets(Sequences.alone(lengths, 128))
         shapes |= set(tokens.groups)
+        numbers.add(len(tokens.places))
         assert len(tokens.groups) == BUCKETS
-        assert len(tokens.places) < 1.5 * lengths.sum()  # padded: about 2
+        assert lengths.sum() < len(tokens.places) <= lengths.sum() + 128
+        assert len(tokens.blocks) < 1.5 * lengths.sum()  # padded: about 2
     assert len(shapes) <= 8  # eight rows, by multiples of 16
+    assert all(number % 128 == 0 for number in numbers)
 
 
 @pytest.mark.parametrize(
