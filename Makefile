@@ -9,6 +9,8 @@ PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 # What tests write lies in memory, where there is enough: a disk's fsync takes milliseconds, and they ask for tens of thousands.
 IN_MEMORY := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
+# Hundreds of processes import what is tested: it is compiled once, though the environment says that nothing compiled is kept.
+test test-fast soak: export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
@@ -60,3 +62,4 @@ format: $(VENV)/.installed-dev
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find pipeline model flows tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -68,6 +68,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "8 layers of 256": {"model": {"num_hidden_layers": 8}},
     "4 layers of 384": {"model": {"hidden_size": 384, "intermediate_size": 1152, "num_attention_heads": 6}},
     "muon .02": {"optimizer": "muon", "learning_rate": 0.002, "hidden_rate": 10.0},
+    "muon .012": {"optimizer": "muon", "learning_rate": 0.002, "hidden_rate": 6.0},
     "muon .006": {"optimizer": "muon", "learning_rate": 0.002, "hidden_rate": 3.0},
     "lamb": {"optimizer": "lamb", "learning_rate": 0.01},
     "stable-adamw": {"optimizer": "stable-adamw"},

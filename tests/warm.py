@@ -20,6 +20,7 @@ import fcntl
 import functools
 import gc
 import importlib
+import inspect
 import json
 import os
 import runpy
@@ -358,6 +359,7 @@ def _main(directory: str, telling: int, leash: int) -> None:
     weight.grad = torch.zeros(2)
     torch.optim.AdamW([weight]).step()  # imports what takes longest
     assert threading.active_count() == 1, "a library has begun a thread, which no fork would have"
+    inspect.getmodule(inspect.currentframe())  # finds every module's file, and remembers it: torch asks for its callers'
     gc.freeze()  # what a fork collects it has made itself
     server = _Server(directory, leash)
     os.write(telling, b".")

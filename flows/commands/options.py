@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from flows.commands.spelling import GroupedOption, Spelled, named_values, parsing
 from pipeline.core.annotations import field_types
 from pipeline.core.config import InputPathMark
+from pipeline.core.descriptions import descriptions
 
 SCALARS: dict[type, click.ParamType[Any]] = {int: click.INT, float: click.FLOAT, str: click.STRING}
 METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
@@ -45,12 +46,13 @@ def field_options(
     """
     # where a recipe or a profile fills what is not given, a field's own default may not be the one that counts
     filled = any(found.info.mode == "before" for found in model.__pydantic_decorators__.model_validators.values())
+    texts = descriptions(model)
     for name, annotation in field_types(model).items():
         info, spelling = model.model_fields[name], spelled.get(name, Spelled(f"--{name.replace('_', '-')}"))
         settings = _settings(annotation)
         if not wanted(name) or (settings is None and spelling.parse is None):
             continue
-        settings = {"help": info.description, **(settings or {}), **spelling.settings}
+        settings = {"help": texts.get(name), **(settings or {}), **spelling.settings}
         if spelling.parse is not None:
             settings |= {"type": click.STRING, "callback": parsing(spelling.parse)}
         switch = f"/--no-{spelling.name.removeprefix('--')}" if settings.pop("switch", False) else ""

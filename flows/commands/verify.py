@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from flows.commands.common import emit, json_option
+from pipeline.core import processors
 
 if TYPE_CHECKING:
     from pipeline.core.artifact import Verification
@@ -44,7 +44,7 @@ def verify(ctx: click.Context, path: str, threads: int | None, as_json: bool) ->
         for place in places:
             progress.update(task, description=place)
             found[place] = artifact.verify(
-                place, threads or 2 * (os.cpu_count() or 1), lambda count: progress.advance(task, count)
+                place, threads or 2 * len(processors.usable()), lambda count: progress.advance(task, count)
             )
     whole = all(one.ok for one in found.values())
     if as_json:

@@ -17,6 +17,7 @@ from packaging.version import Version
 
 from flows.doctor.finding import Finding
 from flows.graph.plan import runs_directory
+from pipeline.core import processors
 
 CONSTRAINTS = Path(__file__).parent.parent.parent / "constraints.txt"  # the set that everything was tried with, in a checkout
 PACKAGES = (
@@ -118,7 +119,7 @@ def processor() -> Iterator[Finding]:
         flags = []
     fast = [flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags]
     precision = f"bf16 by {', '.join(fast)}" if fast else "no native bf16: fp32"
-    yield Finding(check="processor", found=f"{os.cpu_count()} cores, {precision}")
+    yield Finding(check="processor", found=f"{len(processors.usable())} cores, {precision}")
 
 
 def devices() -> Iterator[Finding]:

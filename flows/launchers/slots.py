@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from flows.launchers import gpus
+from pipeline.core import processors
 
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 2.0  # before it is told that a node waits
@@ -29,10 +30,15 @@ CPU, GPU = "cpu", "gpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What there is to share. Attributes: gpus: by CUDA's numbers."""
+    """What there is to share. Attributes: cores: by the kernel's numbers; gpus: by CUDA's."""
 
-    cpus: int
+    cores: tuple[str, ...]
     gpus: tuple[str, ...]
+
+    @property
+    def cpus(self) -> int:
+        """How many cores."""
+        return len(self.cores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +67,10 @@ def directory() -> Path:
 
 
 def machine() -> Machine:
-    """This machine's cores and GPUs; `$CLOZE_CPUS` says how many cores are to be shared, `$CUDA_VISIBLE_DEVICES` which GPUs."""
-    cpus = int(os.environ.get("CLOZE_CPUS") or os.cpu_count() or 1)
-    return Machine(cpus=max(cpus, 1), gpus=gpus.numbers())
+    """The cores that this process may use and the GPUs; `$CLOZE_CPUS` says how many cores are to be shared, `$CUDA_VISIBLE_DEVICES` which GPUs."""
+    told = os.environ.get("CLOZE_CPUS")
+    cores = range(max(int(told), 1)) if told else processors.usable()
+    return Machine(cores=tuple(map(str, cores)), gpus=gpus.numbers())
 
 
 @contextlib.contextmanager
@@ -82,7 +89,7 @@ def taken(
     with contextlib.ExitStack() as held:
         gpus = list(wanted.devices) or [*there.gpus]
         granted = _take(held, GPU, gpus, len(wanted.devices) or wanted.gpus, run, node, stop_asked, waiting)
-        _take(held, CPU, [str(n) for n in range(there.cpus)], wanted.cpus, run, node, stop_asked, waiting)
+        _take(held, CPU, [*there.cores], wanted.cpus, run, node, stop_asked, waiting)
         yield tuple(granted)
 
 

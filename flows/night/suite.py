@@ -33,7 +33,7 @@ MAKER = "pretrain"
 class NightSettings(BaseModel):
     """What a night looks at, and how its gate decides."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     which: tuple[Literal["newest", "milestones", "all"], ...] = ("newest", "milestones")
     """Which of a training's new checkpoints are evaluated."""

@@ -61,6 +61,11 @@ class Gathered:
         return f"{stage}@{'-'.join(words)}" if words else stage
 
     @property
+    def task(self) -> str:
+        """What it was fine-tuned or evaluated on; empty of other stages."""
+        return str(self.manifest.summary.get("task") or "")
+
+    @property
     def scores(self) -> dict[str, float]:
         """Its figures that can be compared, the most telling first: of a task its score."""
         found = self.manifest.summary
@@ -115,19 +120,41 @@ def _score(metric: str, found: Sequence[tuple[float, str]]) -> Score:
     )
 
 
-def scores(nodes: Iterable[Gathered]) -> dict[str, dict[str, Score]]:
-    """Section -> metric -> score over all its instances, and likewise each group of replicates of a section that has several."""
+def scored_groups(nodes: Iterable[Gathered]) -> dict[str, list[Gathered]]:
+    """The nodes with scores by section, those of a section of several groups of replicates by group."""
     sections: dict[str, list[Gathered]] = {}
     for node in nodes:
         if node.scores:
             sections.setdefault(node.place.section, []).append(node)
-    found: dict[str, dict[str, Score]] = {}
+    found: dict[str, list[Gathered]] = {}
     for section, members in sections.items():
-        found[section] = scores_of(members)
         groups = by_group(members)
-        if len(groups) > 1:
-            found |= {group: scores_of(same) for group, same in groups.items()}
+        found |= groups if len(groups) > 1 else {section: members}
     return found
+
+
+def scores(nodes: Iterable[Gathered]) -> dict[str, dict[str, Score]]:
+    """Group, as in `scored_groups` -> metric -> score over its replicates.
+
+    There is none over a section's groups: they are of unlike tasks or settings, whose average says nothing.
+    """
+    return {group: scores_of(same) for group, same in scored_groups(nodes).items()}
+
+
+def told_groups(nodes: Iterable[Gathered]) -> dict[str, dict[str, Any]]:
+    """What each entry of `scores` is of: its `section`, its `task` (None of a stage that has none), which of its metrics is its `score`, its
+    place in the matrices but the replicates' (`values`), and what its mean and deviation are `over`.
+    """
+    return {
+        group: {
+            "section": same[0].place.section,
+            "task": same[0].task or None,
+            "score": next(iter(same[0].scores)),
+            "values": {axis: value for axis, value in same[0].place.values.items() if axis not in REPLICATES},
+            "over": [axis for axis in REPLICATES if axis in same[0].place.values],
+        }
+        for group, same in scored_groups(nodes).items()
+    }
 
 
 def by_group(nodes: Iterable[Gathered]) -> dict[str, list[Gathered]]:

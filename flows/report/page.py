@@ -10,7 +10,17 @@ import yaml
 
 from flows.graph import stages
 from flows.report import plots
-from flows.report.gathered import BASELINES, REPLICATES, Gathered, Score, by_group, curves, lower_is_better, scores_of
+from flows.report.gathered import (
+    BASELINES,
+    REPLICATES,
+    Gathered,
+    Score,
+    by_group,
+    curves,
+    lower_is_better,
+    scored_groups,
+    scores_of,
+)
 from flows.report.told import Told
 from flows.views.graph_picture import NodePicture, graph_svg
 from pipeline.core.humanize import duration, si
@@ -19,6 +29,7 @@ from pipeline.core.pages import templates_in
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_ROWS = 60  # of the table of stages
 MOST_PANELS = 3  # corpora and datasets shown in full
+MOST_CARDS = 4  # tasks with a figure at the top
 MOST_CHARACTERS = 34  # of a line in the picture
 
 
@@ -89,11 +100,32 @@ def _cards(of: Mapping[str, Sequence[Gathered]], scores: Mapping[str, Mapping[st
         name = next(iter(metrics))
         remark = ", ".join(f"{key.replace('_', ' ')} {metrics[key]:.3f}" for key in reversed(BASELINES) if key in metrics)
         cards.append((f"{metrics[name]:.3f}", name, remark or str(tuned[0].manifest.config.get("task", ""))))
-    elif tuned:
-        section = tuned[0].place.section
-        name, score = next(iter(scores[section].items()))
-        cards.append((f"{score.best:.3f}", f"best {name}", f"{score.best_node}; mean of {score.n}: {score.told}"))
+    else:
+        cards += _task_cards(tuned, scores)
     return cards
+
+
+def _task_cards(tuned: Sequence[Gathered], scores: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, str, str]]:
+    """Of each task the group of the best mean."""
+    found = []
+    for task, members in list(_by_task(tuned).items())[:MOST_CARDS]:
+        groups = [group for group, same in scored_groups(tuned).items() if same[0] in members]
+        if not groups:
+            continue
+        metric = next(iter(scores[groups[0]]))
+        sign = -1.0 if lower_is_better(metric) else 1.0
+        group = max(groups, key=lambda group: sign * scores[group][metric].mean)
+        score = scores[group][metric]
+        several = f"mean of {score.n}: {score.told}, best {score.best_node}" if score.n > 1 else group
+        found.append((f"{score.mean:.3f}", " ".join(filter(None, (task, metric.replace("_", " ")))), several))
+    return found
+
+
+def _by_task(nodes: Sequence[Gathered]) -> dict[str, list[Gathered]]:
+    found: dict[str, list[Gathered]] = {}
+    for node in nodes:
+        found.setdefault(node.task, []).append(node)
+    return found
 
 
 def _pretrain_cards(trained: Sequence[Gathered]) -> list[tuple[str, str, str]]:
@@ -126,31 +158,41 @@ def _sections(nodes: Sequence[Gathered]) -> dict[str, list[Gathered]]:
 
 
 def _table(section: str, members: Sequence[Gathered]) -> dict[str, Any]:
-    """A row a group of replicates: the first metric of each replicate, and mean, deviation and the best of all metrics."""
+    """A row a group of replicates: the first metric of each replicate, and mean, deviation and the best of all metrics.
+
+    Groups of several tasks are not compared: each has a score of its own, which its row names.
+    """
     groups = by_group(members)
     seeds = list(dict.fromkeys(_replicate(node) for node in members))
     metrics = list(dict.fromkeys(metric for node in members for metric in node.scores))
-    rows = []
+    unlike = len(_by_task(members)) > 1
+    rows, first = [], {}
     for group, same in groups.items():
         each = {_replicate(node): next(iter(node.scores.values())) for node in same}
-        rows.append((group, [each.get(seed) for seed in seeds] if len(seeds) > 1 else [], _means(same, metrics)))
-    first = {group: means[0].mean for group, _, means in rows if means[0] is not None}
-    name = metrics[0].replace("_", " ")
-    best = (min if lower_is_better(metrics[0]) else max)(first, key=lambda group: first[group]) if len(first) > 1 else None
+        found, score = scores_of(same), next(iter(same[0].scores))
+        first[group] = found[score].mean
+        rows.append(
+            {
+                "group": group,
+                "score": f"{same[0].task} {score}".replace("_", " "),
+                "each": [each.get(seed) for seed in seeds] if len(seeds) > 1 else [],
+                "means": [found.get(metric) for metric in metrics],
+                "best": found[score],
+            }
+        )
+    name = "score" if unlike else metrics[0].replace("_", " ")
+    compared = len(first) > 1 and not unlike
+    best = (min if lower_is_better(metrics[0]) else max)(first, key=lambda group: first[group]) if compared else None
     return {
         "section": section,
         "first": name,
+        "unlike": unlike,
         "seeds": seeds if len(seeds) > 1 else [],
         "metrics": [metric.replace("_", " ") for metric in metrics],
         "rows": rows,
         "best": best,
-        "plot": plots.bars(first, name) if len(rows) > 1 else "",
+        "plot": plots.bars(first, name) if compared else "",
     }
-
-
-def _means(nodes: Sequence[Gathered], metrics: Sequence[str]) -> list[Score | None]:
-    found = scores_of(nodes)
-    return [found.get(metric) for metric in metrics]
 
 
 def _replicate(node: Gathered) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from flows.graph.tools import run_verb
-from flows.report.gathered import Gathered, Place, last_pretrainings, scores
+from flows.report.gathered import Gathered, Place, last_pretrainings, scores, told_groups
 from flows.report.glue_table import glue_table
 from flows.report.settings import best_setting, best_settings, together_and_alone
 from pipeline.core import artifact, storage
@@ -23,9 +23,10 @@ from pipeline.core.errors import DataError, UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.stage import Build, Outcome, Stage
 
-VERSION = 2
+VERSION = 3
 FILE = "report.html"
 MOST_FILLED = 6  # checkpoints that fill masks
+MOST_TOLD = 3  # groups in one line
 PAGE_SECONDS, FILL_SECONDS, FILL_BYTES = 2.0, 7.0, 1 << 30
 
 
@@ -51,9 +52,10 @@ class ReportConfig(StageConfig):
 def run(config: ReportConfig, build: Build) -> Outcome:
     """Write the page from the artifacts among `build.inputs`; any of them may be missing.
 
-    The summary's `scores` are section -> metric -> `mean`, `std` (None of one instance), `best`, `best_node` and `n`; a section of several
-    tasks or rows has them for each of these, too. `masks` are the filled sentences, by `node`. `tables`, where there are any, are the settings
-    of a grid by their scores, and several tasks at once beside each alone.
+    The summary's `scores` are group -> metric -> `mean`, `std` (None of one instance), `best`, `best_node` and `n`, where a group is a
+    section, or what of it differs by seed alone: `groups` says of which section, task and values it is, and `over` what its mean is. `masks`
+    are the filled sentences, by `node`. `tables`, where there are any, are the settings of a grid by their scores, and several tasks at once
+    beside each alone.
     """
     from flows.report.page import render
 
@@ -69,9 +71,9 @@ def run(config: ReportConfig, build: Build) -> Outcome:
     own = [*best_settings(nodes), *([both] if both else [])]
     page = render(nodes, found, masks, len(filling) - MOST_FILLED, [*([glue] if glue else []), *own])
     storage.write_bytes(build.file(FILE), page.encode())
-    told = {section: {metric: score.as_json() for metric, score in metrics.items()} for section, metrics in found.items()}
+    told = {group: {metric: score.as_json() for metric, score in metrics.items()} for group, metrics in found.items()}
     tables = {"tables": [table.as_json() for table in own]} if own else {}
-    return Outcome(summary={"report": FILE, "scores": told, "masks": masks, **tables})
+    return Outcome(summary={"report": FILE, "scores": told, "groups": told_groups(nodes), "masks": masks, **tables})
 
 
 def _gathered(name: str, path: str, config: ReportConfig) -> Gathered:
@@ -103,27 +105,33 @@ def _history(pretrain: Path) -> list[dict[str, Any]]:
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """The best score of the last section that has one: of what was evaluated, else fine-tuned, else pretrained.
+    """The scores of what was evaluated, else fine-tuned, else pretrained, of each group by its mean.
 
-    Of a grid it is the best setting, and of several tasks what their tables are called.
+    Of a grid it is the best setting, and of several tables of tasks what they are called.
     """
     found = summary.get("scores") or {}
     if not found:
         return ""
-    stage = next(
-        stage for stage in ("evaluate", "finetune", "pretrain") if any(name.partition("@")[0] == stage for name in found)
-    )
-    section = next(name for name in found if name.partition("@")[0] == stage)
-    metric, score = next(iter(found[section].items()))
+    groups: dict[str, dict[str, Any]] = {}
+    for stage in ("evaluate", "finetune", "pretrain"):
+        groups = {name: metrics for name, metrics in found.items() if name.partition("@")[0] == stage}
+        if groups:
+            break
     tables = summary.get("tables") or () if stage == "finetune" else ()
-    if tables:  # an average over settings or tasks says nothing
+    if tables:
         return best_setting(tables) or (tables[0]["title"] if len(tables) == 1 else f"{len(tables)} tables")
-    several = (
-        f", best {score['best']:.3f} by {score['best_node']}, mean of {score['n']} {score['mean']:.3f}"
-        if score["n"] > 1
-        else ""
-    )
-    return f"{section} {metric.replace('_', ' ')}" + (several or f" {score['mean']:.3f}")
+    which = summary.get("groups") or {}
+    lines = []
+    for group, metrics in list(groups.items())[:MOST_TOLD]:
+        metric = str(
+            (which.get(group) or {}).get("score") or next(iter(metrics))
+        )  # a manifest's keys are in the order of the alphabet
+        score = metrics[metric]
+        one = len(groups) == 1 and score["n"] > 1
+        several = f", best {score['best']:.3f} by {score['best_node']}, mean of {score['n']}" if one else ""
+        lines.append(f"{group} {metric.replace('_', ' ')}{several} {score['mean']:.3f}")
+    more = f" and {len(groups) - MOST_TOLD} more" if len(groups) > MOST_TOLD else ""
+    return ", ".join(lines) + more
 
 
 def _ahead(

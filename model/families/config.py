@@ -25,7 +25,7 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 class ModelConfig(BaseModel):
     """One encoder. The defaults are those of BERT-base (Devlin et al., 2019, section 3; google-research/bert, modeling.py)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "pair": {"num_labels": 2}}
     """Of every model of the class: what stands on the encoder in pretraining, as a checkpoint's `heads` says it."""
@@ -86,14 +86,6 @@ class ModelConfig(BaseModel):
 
     pad_token_id: Annotated[int, Field(ge=0)] = 0
     """The id that fills a row up to the batch's length."""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """A field whose default alone a family changes keeps its description."""
-        for name, field in cls.model_fields.items():
-            for base in cls.__mro__[1:]:
-                if field.description is None and issubclass(base, ModelConfig) and name in base.model_fields:
-                    field.description = base.model_fields[name].description
 
     @field_validator("num_attention_heads")
     @classmethod

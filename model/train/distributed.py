@@ -23,6 +23,7 @@ from torch import distributed
 
 from model.train.precision import multiply_fp32, resolve_device
 from model.train.timeline import Timeline
+from pipeline.core import processors
 from pipeline.core.errors import ClozeError, UsageError
 from pipeline.core.execution import Execution
 from pipeline.core.pulse import Phase, Pulse
@@ -134,7 +135,7 @@ def join(execution: Execution) -> World:
     if device.type == "cuda":
         torch.cuda.set_device(device)
         multiply_fp32(True, device)
-    threads = execution.threads or max(1, len(os.sched_getaffinity(0)) // local_size)
+    threads = execution.threads or max(1, len(processors.usable()) // local_size)
     torch.set_num_threads(threads)
     if not distributed.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from model.tasks.formats.json_text import load_json
 from pipeline.core import storage
 from pipeline.core.errors import ClozeError, DataError, UsageError
 
@@ -156,8 +157,8 @@ def _decoded(line: bytes, where: str) -> str:
 
 def _object(text: str, where: str) -> dict[str, Any]:
     try:
-        content = json.loads(text)
-    except ValueError as error:
+        content = load_json(text)
+    except json.JSONDecodeError as error:
         raise DataError(f"{where} is no JSON ({error}); write one object a line") from None
     if not isinstance(content, dict):
         raise DataError(f"{where} holds no JSON object ({shortened(text)}); write one object a line")

@@ -28,7 +28,7 @@ from pipeline import tokenizer
 from pipeline.core.errors import DataError, UsageError
 
 Normalization = Literal["none", "tokens", "penalty"]
-TOKENS = {"cpu": 4096, "cuda": 65536}  # of a batch
+TOKENS = {"cpu": 2048, "cuda": 65536}  # of a batch; on a CPU most of what goes from layer to layer then stays in its cache
 SENTENCES = 4096  # whose copies are in memory at once
 ROWS = 64  # of logits whose normalizers are computed at once
 PENALTY = 0.8  # Lau et al. 2020, "How Furiously Can Colorless Green Ideas Sleep?", table 2: PenLP, after Wu et al. 2016

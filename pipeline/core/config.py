@@ -49,7 +49,7 @@ class StageConfig(BaseModel):
     whoever changes a default, or what a value means, raises the stage's `version`; tests/defaults.json notices where that is forgotten.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Fields of which at most one can be given. Who sets one of them over a preset or a section takes back the others that stand there."""

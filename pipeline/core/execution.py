@@ -16,7 +16,7 @@ class Execution(BaseModel):
     The string literal below a field describes it; it is also the help of the command line's option.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     workers: int = Field(default=1, ge=1)
     """Beam workers that share the work of a data stage."""

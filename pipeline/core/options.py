@@ -20,7 +20,7 @@ from pipeline.core.registry import load
 class Options(BaseModel):
     """Base of the options of one row of a table."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def composed(name: str, base: type[BaseModel], references: Iterable[str | None]) -> type[BaseModel]:
@@ -41,8 +41,6 @@ def composed(name: str, base: type[BaseModel], references: Iterable[str | None])
 def joined(name: str, classes: Iterable[type[BaseModel]], module: str) -> type[Any]:
     """One class with the fields of all of these, for the module of this name.
 
-    It declares no field of its own, so pydantic need not look for its source to describe them, which takes as long as the rest.
-
     Raises:
         TypeError: two classes declare an option of the same name.
     """
@@ -54,8 +52,5 @@ def joined(name: str, classes: Iterable[type[BaseModel]], module: str) -> type[A
             if owners.setdefault(option, owner) is not owner:
                 raise TypeError(f"{owner.__qualname__} and {owners[option].__qualname__} both declare {option}; rename one")
     lowest = [one for one in found if not any(other is not one and issubclass(other, one) for other in found)]
-    body = {"__module__": module, "model_config": ConfigDict(use_attribute_docstrings=False)}
-    made: Any = new_class(name, tuple(lowest), exec_body=lambda namespace: namespace.update(body))
-    made.model_config["use_attribute_docstrings"] = True  # of the fields that its subclasses declare
-    found_class: type[Any] = made
-    return found_class
+    made: type[Any] = new_class(name, tuple(lowest), exec_body=lambda namespace: namespace.update(__module__=module))
+    return made

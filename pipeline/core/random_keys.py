@@ -26,11 +26,20 @@ def document_key(name: str) -> int:
 def mix(value: npt.ArrayLike) -> U64:
     """splitmix64's finalizer: a bijection on 64 bits whose output looks random."""
     z = np.asarray(value, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        z = z + _GOLDEN
-        z = (z ^ (z >> np.uint64(30))) * _MIX1
-        z = (z ^ (z >> np.uint64(27))) * _MIX2
-    return z ^ (z >> np.uint64(31))
+    if not z.ndim:
+        with np.errstate(over="ignore"):  # numbers that are no arrays would warn
+            z = z + _GOLDEN
+            z = (z ^ (z >> np.uint64(30))) * _MIX1
+            z = (z ^ (z >> np.uint64(27))) * _MIX2
+        return z ^ (z >> np.uint64(31))
+    z = z + _GOLDEN
+    shifted = z >> np.uint64(30)  # two arrays for all of it: new ones at each operation take twice as long
+    z ^= shifted
+    z *= _MIX1
+    z ^= np.right_shift(z, np.uint64(27), out=shifted)
+    z *= _MIX2
+    z ^= np.right_shift(z, np.uint64(31), out=shifted)
+    return z
 
 
 def derive(*parts: npt.ArrayLike) -> U64:

@@ -77,7 +77,7 @@ def clean_bytes(config: CorpusConfig) -> float:
         if "warc" in name:
             share = WARC
         elif one.slice.kind == "html":
-            share = HTML_PACKED if name.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst")) else HTML
+            share = HTML_PACKED if name.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip")) else HTML
         elif one.slice.kind == "docstrings":
             share = CLEAN[".py"]
         span = one.slice.span

@@ -27,7 +27,7 @@ from pipeline.corpus.readers.tables.records import FIELDS
 class Source(BaseModel):
     """Where text comes from."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str
     """The name of a reader: `wikipedia`, `books`, `jsonl`, …"""

@@ -8,6 +8,7 @@ them, and what remains is a dictionary look-up and a gather in numpy. The result
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +127,7 @@ class WordMemory:
         if not texts:
             return np.zeros(0, np.uint32), np.zeros(1, np.int64)
         words = " ".join(texts).split(" ")
-        texts_at = offsets_of(np.fromiter((text.count(" ") + 1 for text in texts), np.int64, len(texts)))
+        texts_at = offsets_of(np.fromiter(map(str.count, texts, itertools.repeat(" ")), np.int64, len(texts)) + 1)
         if self._cuts.with_space:  # no stretch holds a space: one in front marks that which opens a text
             opening = texts_at[:-1] if after_space is None else texts_at[:-1][~after_space]
             for place in opening.tolist():

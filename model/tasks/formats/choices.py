@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from model.tasks.formats.json_text import load_json
 from model.tasks.formats.splits import split_file
 from model.tasks.formats.tables import Table, as_text
 from model.tasks.formats.tables_folds import in_fold
@@ -146,7 +147,7 @@ def _passages(directory: str) -> Iterator[_Row]:
 def _passage(path: str) -> dict[str, Any]:
     """A passage whose parts belong together."""
     try:
-        found = json.loads(storage.read_text(path))
+        found = load_json(storage.read_text(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is no JSON in UTF-8 ({error}); mend it or take it away") from error
     if not isinstance(found, dict) or not isinstance(found.get("article"), str):

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from model.tasks.formats.json_text import load_json
 from pipeline.core import storage
 from pipeline.core.errors import DataError
 
@@ -186,7 +187,7 @@ def _parsed(path: str) -> Any:
     if not content.strip():
         raise DataError(f"{path} is empty; it must hold questions in SQuAD's JSON")
     try:
-        return json.loads(content.decode("utf-8"))
+        return load_json(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8") from error
     except json.JSONDecodeError as error:
@@ -194,8 +195,6 @@ def _parsed(path: str) -> Any:
         raise DataError(
             f"{path}, line {error.lineno}, column {error.colno} is no JSON: {error.msg}{end}; name a whole file of SQuAD's form"
         ) from error
-    except RecursionError as error:
-        raise DataError(f"{path} is nested too deeply for SQuAD's JSON; name a file of SQuAD's form") from error
 
 
 def _field(record: Any, name: str, kind: type | tuple[type, ...], place: str) -> Any:

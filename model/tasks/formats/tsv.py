@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from model.tasks.formats.json_text import load_json
 from pipeline.core import storage
 from pipeline.core.errors import DataError
 
@@ -62,7 +63,7 @@ def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            found = load_json(line)
         except json.JSONDecodeError as error:
             raise DataError(f"{path}, line {number}, column {error.colno}: no JSON ({error.msg}); mend the line") from error
         if not isinstance(found, dict):

@@ -14,6 +14,7 @@ no ends of sentences; there a paragraph is a sentence.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ _TITLE_GOES_ON = re.compile(
     r"\([^()]{1,60}\)(?:,? [a-z]|[,;:]|\.?$)"
 )  # what a bracket behind a title's own end mark says, and its sentence
 _ENUMERATOR = re.compile(r"\s*\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]+\s*")  # of a list's item; its text follows
+_LONGEST_ENUMERATOR = 8  # characters
 
 WINDOW = 10_000  # characters given to sentencex at once, whose time grows with the square of the sentences in them
 LONGEST_SENTENCE = 4 * WINDOW  # what is longer is no sentence (a quotation mark that is never closed), and is cut at a blank
@@ -113,9 +115,9 @@ def split_paragraph(paragraph: str, language: str = "en") -> list[str]:
             edges = [0, *(borders or [cut])]
         else:
             edges = [0, *borders, len(window)]
-        pieces += [window[left:right].strip() for left, right in zip(edges[:-1], edges[1:], strict=True)]
+        pieces += [piece for left, right in itertools.pairwise(edges) if (piece := window[left:right].strip())]
         begin, width = begin + edges[-1], WINDOW
-    return [piece for piece in pieces if piece]
+    return pieces
 
 
 def _all_borders(text: str, language: str) -> list[int]:
@@ -123,11 +125,13 @@ def _all_borders(text: str, language: str) -> list[int]:
     shadow = _APOSTROPHE.sub("’", text) if "'" in text else text
     borders = _borders(shadow, language)
     if len(shadow) >= SHORTEST_SPEECH and ('"' in shadow or "“" in shadow or "'" in shadow or "‘" in shadow):
+        inside: list[int] = []
         for speech in _SPEECH.finditer(shadow):
             group = speech.lastindex or 0
             inner = _borders(speech[group], language)
-            borders += [speech.start(group) + border for border in inner if border < len(speech[group].rstrip())]
-        borders = sorted(set(borders))
+            inside += [speech.start(group) + border for border in inner if border < len(speech[group].rstrip())]
+        if inside:
+            borders = sorted({*borders, *inside})
     return borders
 
 
@@ -144,7 +148,11 @@ def _borders(text: str, language: str) -> list[int]:
         rules = None  # case says nothing here
     begin = position = 0
     for piece in pieces:
-        if position and _is_border(text, begin, position, piece, rules):
+        # the first three say what `_is_border` finds of most sentences, at a fifth of the price
+        if position and (
+            (rules is None and position - begin > _LONGEST_ENUMERATOR and text[position - 1] == " " and piece[0].isupper())
+            or _is_border(text, begin, position, piece, rules)
+        ):
             borders.append(position)
             begin = position
         position += len(piece)
@@ -158,7 +166,7 @@ def _is_border(text: str, begin: int, position: int, piece: str, rules: _Rules |
         if last in _CLOSES_UNSPACED:
             return text[position - 2] in _ENDS_UNSPACED and _QUOTATIVE.match(piece) is None
         return last in _ENDS_UNSPACED
-    if position - begin <= 8 and _ENUMERATOR.fullmatch(text, begin, position):
+    if position - begin <= _LONGEST_ENUMERATOR and _ENUMERATOR.fullmatch(text, begin, position):
         return False
     near = max(begin, position - _LONGEST_ABBREVIATION)
     if not piece[0].isupper():

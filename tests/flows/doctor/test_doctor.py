@@ -26,7 +26,7 @@ from tests.flows.servers.waiting import is_gone, number
 HOLDER = """
 import sys, time
 from flows.launchers import slots
-there = slots.Machine(cpus=2, gpus=())
+there = slots.Machine(cores=("0", "1"), gpus=())
 with slots.taken(slots.Demand(cpus=2), there, sys.argv[1], "pretrain", lambda: False, lambda: None):
     print("held", flush=True)
     time.sleep(120)

@@ -246,11 +246,11 @@ def _independent(count: int) -> tuple[list[Step], dict[str, Estimate]]:
 
 def test_independent_nodes_are_expected_beside_each_other_as_far_as_slots_go(monkeypatch: pytest.MonkeyPatch) -> None:
     steps, found = _independent(4)
-    monkeypatch.setattr(slots, "machine", lambda: slots.Machine(cpus=2, gpus=()))
+    monkeypatch.setattr(slots, "machine", lambda: slots.Machine(cores=("0", "1"), gpus=()))
     assert estimate.together(steps, found) == 10 + 20
-    monkeypatch.setattr(slots, "machine", lambda: slots.Machine(cpus=4, gpus=()))
+    monkeypatch.setattr(slots, "machine", lambda: slots.Machine(cores=("0", "1", "2", "3"), gpus=()))
     assert estimate.together(steps, found) == 10 + 10
-    monkeypatch.setattr(slots, "machine", lambda: slots.Machine(cpus=1, gpus=()))
+    monkeypatch.setattr(slots, "machine", lambda: slots.Machine(cores=("0",), gpus=()))
     assert estimate.together(steps, found) == 10 + 40
     assert estimate.together(steps, {**found, steps[2].name: Estimate()}) is None
 

@@ -20,11 +20,11 @@ from flows.launchers import slots
 from flows.launchers.slots import Demand, Machine
 from pipeline.core.execution import Execution
 
-ONE_GPU = Machine(cpus=4, gpus=("0",))
+ONE_GPU = Machine(cores=("0", "1", "2", "3"), gpus=("0",))
 HOLDER = """
     import sys, time
     from flows.launchers import slots
-    with slots.taken(slots.Demand(gpus=1, cpus=2), slots.Machine(cpus=4, gpus=("0",)), "other", "pretrain@1", lambda: False, lambda: None):
+    with slots.taken(slots.Demand(gpus=1, cpus=2), slots.Machine(cores=("0", "1", "2", "3"), gpus=("0",)), "other", "pretrain@1", lambda: False, lambda: None):
         print("has it", flush=True)
         time.sleep(60)
 """
@@ -109,7 +109,7 @@ def test_who_waits_can_be_stopped_and_waiting_is_told_once(monkeypatch: pytest.M
 
 def test_who_wants_many_is_not_passed_by_those_who_want_few() -> None:
     """One core is free, and the first in the queue wants two: whoever comes after it waits behind it."""
-    machine, order = Machine(cpus=2, gpus=()), []
+    machine, order = Machine(cores=("0", "1"), gpus=()), []
 
     def take(name: str, count: int) -> None:
         with taken(Demand(cpus=count), machine, name):
@@ -148,12 +148,17 @@ def _is_locked(path: Path) -> bool:
         ("report", {}, ONE_GPU, Demand(cpus=1)),
         ("pretrain", {}, ONE_GPU, Demand(gpus=1, cpus=1)),
         ("pretrain", {"processes": 8}, ONE_GPU, Demand(gpus=1, cpus=4)),
-        ("pretrain", {"processes": 2}, Machine(cpus=16, gpus=("0", "1", "2")), Demand(gpus=2, cpus=2)),
-        ("evaluate", {"processes": 2}, Machine(cpus=16, gpus=("0", "1", "2")), Demand(gpus=1, cpus=1)),
-        ("pretrain", {"devices": ["2"]}, Machine(cpus=16, gpus=("0", "1", "2")), Demand(gpus=1, cpus=1, devices=("2",))),
+        ("pretrain", {"processes": 2}, Machine(cores=tuple(map(str, range(16))), gpus=("0", "1", "2")), Demand(gpus=2, cpus=2)),
+        ("evaluate", {"processes": 2}, Machine(cores=tuple(map(str, range(16))), gpus=("0", "1", "2")), Demand(gpus=1, cpus=1)),
+        (
+            "pretrain",
+            {"devices": ["2"]},
+            Machine(cores=tuple(map(str, range(16))), gpus=("0", "1", "2")),
+            Demand(gpus=1, cpus=1, devices=("2",)),
+        ),
         ("pretrain", {"device": "cpu"}, ONE_GPU, Demand(cpus=4)),
         ("pretrain", {"device": "cpu", "cpus": 2}, ONE_GPU, Demand(cpus=2)),
-        ("pretrain", {}, Machine(cpus=2, gpus=()), Demand(cpus=2)),
+        ("pretrain", {}, Machine(cores=("0", "1"), gpus=()), Demand(cpus=2)),
         ("pretrain", {"share": True}, ONE_GPU, Demand()),
     ],
 )
@@ -166,6 +171,6 @@ def test_a_node_takes_what_its_stage_computes_on(
 def test_the_machine_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOZE_CPUS", "3")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
-    assert slots.machine() == Machine(cpus=3, gpus=("1", "3"))
+    assert slots.machine() == Machine(cores=("0", "1", "2"), gpus=("1", "3"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert slots.machine().gpus == ()

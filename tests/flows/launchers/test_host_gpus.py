@@ -20,7 +20,7 @@ from pipeline.core.reporting import Reporter
 from pipeline.core.worker import Job
 from tests.flows.launchers.test_by_agents import _here, run  # noqa: F401
 
-TWO = Machine(cpus=4, gpus=("0", "1"))
+TWO = Machine(cores=("0", "1", "2", "3"), gpus=("0", "1"))
 
 
 @pytest.fixture(autouse=True)

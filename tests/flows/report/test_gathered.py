@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.report.gathered import Gathered, Place, curves, last_pretrainings, lower_is_better, scores
+from flows.report.gathered import Gathered, Place, curves, last_pretrainings, lower_is_better, scores, told_groups
 from pipeline.core.artifact import Manifest
 
 
@@ -48,12 +48,29 @@ def test_mean_and_deviation_are_over_seeds_and_the_best_is_named() -> None:
     assert score.told == "0.800 ± 0.100"
 
 
-def test_each_task_has_its_own_and_the_section_them_all() -> None:
-    found = scores([tuned(task, seed, value) for task, value in (("sst2", 0.9), ("package", 0.5)) for seed in (1, 2)])
-    assert set(found) == {"finetune", "finetune@sst2", "finetune@package"}
-    assert [found[name]["accuracy"].n for name in ("finetune", "finetune@sst2", "finetune@package")] == [4, 2, 2]
+def test_each_task_and_setting_has_its_own_and_there_is_no_mean_over_them() -> None:
+    nodes = [tuned(task, seed, value) for task, value in (("sst2", 0.9), ("package", 0.5)) for seed in (1, 2)]
+    nodes += [
+        node(f"finetune@rates-{name}-{seed}", {"task": "cola", "metric": "matthews", "metrics": {"accuracy": 0.7, "matthews": score}},
+             "finetune@rates", {"rate": name, "seed": seed})
+        for name, score in (("low", 0.2), ("high", 0.4)) for seed in (1, 2, 3)
+    ]  # fmt: skip
+    found, told = scores(nodes), told_groups(nodes)
+    assert {group: metrics[told[group]["score"]].n for group, metrics in found.items()} == {
+        "finetune@sst2": 2,
+        "finetune@package": 2,
+        "finetune@rates-low": 3,
+        "finetune@rates-high": 3,
+    }
     assert found["finetune@package"]["accuracy"].mean == 0.5
-    assert found["finetune"]["f1"].best_node == "finetune@sst2-1"
+    assert found["finetune@sst2"]["f1"].best_node == "finetune@sst2-1"
+    assert told["finetune@rates-low"] == {
+        "section": "finetune@rates",
+        "task": "cola",
+        "score": "matthews",
+        "values": {"rate": "low"},
+        "over": ["seed"],
+    }
 
 
 def test_one_instance_has_no_deviation() -> None:

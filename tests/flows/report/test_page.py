@@ -90,6 +90,29 @@ def test_a_page_of_many_shows_rows_seeds_and_all_curves() -> None:
     assert '<svg class="graph"' in page
 
 
+def test_unlike_tasks_are_neither_averaged_nor_compared() -> None:
+    nodes = [
+        gathered(f"finetune@{task}-{seed}", {"task": task, "metric": metric, "metrics": {metric: score + seed / 100}},
+                 values={"task": task, "seed": seed})
+        for task, metric, score in (("sst2", "accuracy", 0.80), ("stsb", "pearson", 0.20)) for seed in (1, 2)
+    ]  # fmt: skip
+    page = render(nodes, scores(nodes), [])
+    assert page.count("Scores of") == 1
+    for told in (
+        "sst2 accuracy",
+        "stsb pearson",
+        "0.815 ± 0.007",
+        "0.215 ± 0.007",
+        "there is no average over tasks",
+        ">seed 2",
+    ):
+        assert told in page
+    assert "0.515" not in page, "the mean of both tasks"
+    assert 'class="best"' not in page
+    one = [node for node in nodes if node.manifest.summary["task"] == "sst2"]
+    assert "there is no average" not in render(one, scores(one), [])
+
+
 def test_a_page_needs_no_network_and_takes_nothing_for_html() -> None:
     evil = gathered("corpus", {**CORPUS, "sources": {"<img src=x onerror=alert(1)>": {"documents": 1, "bytes": 1}}})
     masks = [
@@ -129,6 +152,13 @@ def test_the_stage_reads_artifacts_and_tells_scores(tmp_path: Path) -> None:
         "best_node": "evaluate",
         "n": 1,
     }
+    assert outcome.summary["groups"]["evaluate"] == {
+        "section": "evaluate",
+        "task": None,
+        "score": "accuracy",
+        "values": {},
+        "over": [],
+    }
     assert json.loads(json.dumps(outcome.summary)) == outcome.summary
 
 
@@ -140,6 +170,11 @@ def test_the_headline_is_of_what_was_evaluated_last() -> None:
         headline({"scores": {"pretrain": {"x": told}, "finetune": {"macro_f1": told}}})
         == "finetune macro f1, best 0.600 by finetune@2, mean of 2 0.500"
     )
+    tasks = {f"finetune@{task}": {"accuracy": told, "matthews": {**told, "mean": 0.4}} for task in ("cola", "rte")}
+    which = {"finetune@cola": {"score": "matthews"}, "finetune@rte": {"score": "accuracy"}}
+    assert headline({"scores": tasks, "groups": which}) == "finetune@cola matthews 0.400, finetune@rte accuracy 0.500"
+    many = {f"finetune@{number}": {"accuracy": told} for number in range(5)}
+    assert headline({"scores": many}).endswith("finetune@2 accuracy 0.500 and 2 more")
 
 
 def test_it_gathers_and_nothing_of_where_nodes_stand_counts() -> None:

@@ -14,6 +14,7 @@ from model.families.models import new_model
 from model.families.presets import model_config, parse_model, presets
 from model.families.table import FAMILIES, config_class
 from model.train.config import PretrainConfig
+from pipeline.core.descriptions import descriptions
 from pipeline.core.errors import UsageError
 from pipeline.dataset.schema import DatasetInfo
 from pipeline.tokenizer.special import SpecialTokens
@@ -115,9 +116,10 @@ def test_the_command_line_can_check_configs_without_torch() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_option_of_a_family_describes_itself(family: str) -> None:
     """In one line, which is the help text of the command line; a default that a family changes keeps the description."""
-    descriptions = {name: field.description for name, field in config_class(family).model_fields.items()}
-    assert [name for name, text in descriptions.items() if not text or "\n" in text] == []
-    assert descriptions["hidden_size"] == ModelConfig.model_fields["hidden_size"].description
+    found = descriptions(config_class(family))
+    assert list(found) == list(config_class(family).model_fields)
+    assert [name for name, text in found.items() if "\n" in text] == []
+    assert found["hidden_size"] == descriptions(ModelConfig)["hidden_size"] == "Width of the hidden states, D."
 
 
 @pytest.mark.parametrize("family", FAMILIES)

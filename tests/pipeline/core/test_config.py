@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, Field, SerializeAsAny
 
 from pipeline.core.config import InputPath, StageConfig, Tag, Watching, parse_config, resolve_paths
+from pipeline.core.descriptions import descriptions
 from pipeline.core.errors import DataError, UsageError
 from pipeline.core.stage import Build, Outcome, Stage
 
@@ -142,7 +143,23 @@ def test_relative_paths_begin_where_the_config_lies() -> None:
 
 
 def test_a_literal_below_a_field_describes_it() -> None:
-    assert Config.model_fields["size"].description == "How many bytes are written."
+    assert descriptions(Config)["size"] == "How many bytes are written."
+
+
+def test_a_class_that_changes_a_default_alone_keeps_the_description() -> None:
+    class Larger(Config):
+        size: int = 9
+        more: int = Field(default=1, description="What stands at the field itself.")
+        """And not this."""
+        bare: int = 0
+
+    class Words(Larger):
+        size: int = 10
+        """Other words,
+        over two lines."""
+
+    assert descriptions(Larger) == {**descriptions(Config), "more": "What stands at the field itself."}
+    assert descriptions(Words)["size"] == "Other words,\nover two lines."
 
 
 def test_config_errors_name_field_value_and_remedy() -> None:

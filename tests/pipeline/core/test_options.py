@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.core.config import StageConfig
+from pipeline.core.descriptions import descriptions
 from pipeline.core.options import Options, composed
 
 
@@ -34,7 +35,7 @@ def test_a_config_has_the_options_of_all_rows_with_what_they_say() -> None:
     assert found.model_dump() == {"rate": 0.5, "first": 1, "second": 5}
     assert isinstance(found, First)
     assert isinstance(found, Second)
-    assert {name: field.description for name, field in config.model_fields.items()} == {
+    assert descriptions(config) == {
         "rate": "How often.",
         "first": "Of the first.",
         "second": "Of the second.",

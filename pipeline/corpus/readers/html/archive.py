@@ -7,6 +7,7 @@ than to read what was unpacked, and nothing behind the slice is looked at.
 from __future__ import annotations
 
 import re
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,6 +44,12 @@ class Packed:
         """-1 before the slice, 0 in it, 1 behind it: what was read last."""
         position = self._handle.tell()
         return -1 if position < self._begin else int(position >= self._end)
+
+    def file(self) -> tuple[IO[bytes], int, int]:
+        """The file as it lies there with the borders of the slice, for a format that is read by places; all that follows counts as in it."""
+        borders = self._begin, self._end
+        self._begin, self._end = 0, sys.maxsize
+        return self._handle, *borders
 
     def close(self) -> None:
         self._source.close()

@@ -17,7 +17,7 @@ from pipeline.corpus.document import Document, mended
 from pipeline.corpus.provenance import wiki
 from pipeline.corpus.readers.base import FileReader, Slice, Tally
 from pipeline.corpus.readers.byte_source import ByteSource, Damaged
-from pipeline.corpus.readers.html import archive
+from pipeline.corpus.readers.html import archive, zipped
 from pipeline.corpus.readers.lines import Line, read_lines
 from pipeline.corpus.readers.recognized import HEAD_BYTES, is_for, kind_of
 from pipeline.corpus.readers.unpack import as_utf8, peek
@@ -44,6 +44,7 @@ class HtmlReader(FileReader):
         *(f"*{ending}{packed}" for ending in (".html", ".htm", ".xhtml", ".ndjson") for packed in PACKED),
         *(f"*.tar{packed}" for packed in PACKED),
         "*.tgz",
+        "*.zip",
     )
 
     def cut(self, file_slice: Slice) -> list[Slice]:
@@ -77,6 +78,8 @@ class _Reading:
         try:
             if archive.is_tar(head):
                 yield from self._archive(whole)
+            elif zipped.is_zip(head):
+                yield from self._zip()
             elif not head.strip() or not is_for("html", head, self._tally):
                 self._empty(whole)
             elif kind_of(head)[0] != "an HTML page" and head.lstrip()[:1] in (b"{", b"["):
@@ -98,13 +101,23 @@ class _Reading:
         for name, size, content in archive.members(source):
             if self._source.place > 0:
                 return
-            lower = name.lower()
-            if posixpath.basename(name).startswith("."):
-                continue
-            if lower.endswith(_LINES):
-                yield from self._lines(content, name)
-            elif lower.endswith(_PAGES) and not self._source.place:
-                yield from self._page(content, name, size)
+            yield from self._member(name, size, content)
+
+    def _zip(self) -> Iterator[Document]:
+        for name, size, content in zipped.members(*self._source.file()):
+            try:
+                yield from self._member(name, size, content)
+            except Damaged as error:  # of this member alone
+                self.damaged(error.reason, str(error), offset=error.offset)
+
+    def _member(self, name: str, size: int, content: ByteSource) -> Iterator[Document]:
+        lower = name.lower()
+        if posixpath.basename(name).startswith("."):
+            return
+        if lower.endswith(_LINES):
+            yield from self._lines(content, name)
+        elif lower.endswith(_PAGES) and not self._source.place:
+            yield from self._page(content, name, size)
 
     def _lines(self, source: ByteSource, name: str) -> Iterator[Document]:
         """The articles of a file with one a line."""

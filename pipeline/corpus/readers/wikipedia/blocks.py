@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipeline.corpus.document import A_HOLE, HOLE, HOLE_LIST, HOLE_TEMPLATE, Field, is_plain
+from pipeline.corpus.document import A_HOLE, HOLE, HOLE_LIST, HOLE_TEMPLATE, Field, has_hole, is_plain
 from pipeline.corpus.readers.english_verbs import has_finite_verb
 from pipeline.corpus.readers.prose import ends_as_sentence, reads_as_prose, reads_as_statement
 from pipeline.corpus.readers.slots import SLOT, mend, without_padding
@@ -23,7 +23,9 @@ _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
 _ARGUMENTS = re.compile(r"\|\s*[\w -]{1,20}\s?=(?!=)[^|]*")  # of a template that was never opened
 _AGE = re.compile(r" ?\((?:age[ds]? *|(?:\d+ )?(?:years?|days?|months?) ago)\)")  # by the day on which the page is shown
 _LETTER = re.compile(r"[^\W\d_]")
-_CITATION = re.compile(r"\b(?:ISBN|ISSN|ASIN|OCLC|doi:)")  # in an item of a list: a book, not a sentence
+_CITATION = re.compile(
+    r"[AIOd](?<!\w.)(?:(?<=I)S[BS]N|(?<=A)SIN|(?<=O)CLC|(?<=d)oi:)"
+)  # in an item of a list: a book, not a sentence
 _CLAUSE = re.compile(r"[;,](?:\s*(?:and|or|und|et|y|e|och|og|en|i|и))?\Z")
 _LEADS = re.compile(r"[:：—–]\Z")
 _GOES_ON = re.compile(r"[a-z]+[\s,]")
@@ -172,7 +174,7 @@ def _is_running_text(items: Sequence[str], *, led: bool, indented: bool, english
 
     In English a list without a lead-in that hardly has a verb is a bibliography or an inventory, whatever its items end in.
     """
-    if any(A_HOLE.search(item) or _CITATION.search(item) for item in items):
+    if any(has_hole(item) or _CITATION.search(item) for item in items):
         return False
     if led and len(items) > 1 and all(_CLAUSE.search(item) for item in items[:-1]) and not _CLAUSE.search(items[-1]):
         return True

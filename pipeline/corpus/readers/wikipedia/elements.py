@@ -18,7 +18,9 @@ _DROPPED = (
 )
 _NAMES = frozenset(_DROPPED.split("|"))
 _NAME = re.compile(_DROPPED, re.IGNORECASE)
-_TAG = re.compile(r"<([a-zA-Z\u017f\u212a\u0130\u0131]+)\b[^<>]*>")  # ſ, K, İ, ı stand for Latin letters where case is ignored
+# A reference with nothing but text in it, which nearly all elements are, is found whole; of others the tag that opens them.
+# ſ, K, İ, ı stand for Latin letters where case is ignored.
+_TAG = re.compile(r"<(?:ref\b[^<>]*>(?:(?<=/>)|[^<]*</ref>)|([a-zA-Z\u017f\u212a\u0130\u0131]+)\b[^<>]*>)")
 _SIMPLE_FORMULA = re.compile(r"(?:[^\W_]|[\s+\-−=<>.,()/*']){1,24}")
 _FORMULAS = frozenset({"math", "chem", "ce"})
 _SHOWN = frozenset({"score", "syntaxhighlight", "source", "hiero", "pre"})  # inside a sentence, words of it
@@ -38,12 +40,18 @@ def drop_elements(text: str, formulas: Formulas = "drop") -> str:
     odd = "İ" in text  # which is two letters in lower case
     while match := _TAG.search(text, end):
         begin, end = match.span()
-        name = match[1].lower()
-        if (name not in _NAMES and (name.isascii() or not _NAME.fullmatch(match[1]))) or name in hopeless:
+        tag = match[1]
+        if tag is None:
+            if "ref" not in hopeless:
+                pieces += (text[position:begin], left_over(text[begin - 1 : begin], text[end : end + 1]))
+                position = end
+            continue
+        name = tag.lower()
+        if (name not in _NAMES and (name.isascii() or not _NAME.fullmatch(tag))) or name in hopeless:
             continue
         content = ""
         if text[end - 2] != "/":
-            close = _closing(match[1] if odd else name, odd).search(text, end)
+            close = _closing(tag if odd else name, odd).search(text, end)
             if close is None:
                 hopeless.add(name)
                 continue

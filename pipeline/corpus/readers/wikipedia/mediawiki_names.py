@@ -7,6 +7,7 @@ wikis' own disambiguation templates; a wiki with others gives them in the config
 
 from __future__ import annotations
 
+import functools
 import re
 
 # Of the namespaces of files and of categories: canonical names, and aliases that the software or the wikis keep.
@@ -80,11 +81,18 @@ def lists_meanings(text: str, more: frozenset[str] = frozenset()) -> bool:
         more: names of such templates beside the known ones, in lower case.
     """
     for opening in set(_OPENING.findall(text)):  # most are there many times
-        found = _TEMPLATE.fullmatch(opening)
-        name = found[1].lower().replace("_", " ") if found else ""
-        if name in _NAMES or name in more or name.endswith(_ENDINGS) or name.startswith(_BEGINNINGS):
+        name, known = _template_name(opening)
+        if known or name in more:
             return True
     return "__DISAMBIG__" in text
+
+
+@functools.lru_cache(maxsize=1 << 13)  # most pages have the same ones
+def _template_name(opening: str) -> tuple[str, bool]:
+    """The name of a template (what stands behind its braces), in lower case, and whether it is known to mark such pages."""
+    found = _TEMPLATE.fullmatch(opening)
+    name = found[1].lower().replace("_", " ") if found else ""
+    return name, name in _NAMES or name.endswith(_ENDINGS) or name.startswith(_BEGINNINGS)
 
 
 _TITLE = re.compile(

@@ -42,6 +42,8 @@ def one(text):
         ("A {{infobox|a={{b|[[c|d]]}}|e={{{f|g}}}}} town it is now.", "A town it is now."),
         ("{| class=x\n|-\n| a || {{b}}\n{| \n| nested\n|}\n|}\nThe table is gone.", "The table is gone."),
         ('It is so.<ref name="a/b">Not {{cite|x}}</ref> It is<ref name=b /> here.', "It is so. It is here."),
+        ('It is<ref name="a" /> so. It is<ref>Old.</ref> here.<ref name="b"/>', "It is so. It is here."),
+        ("It is<ref>One <ref>two</ref> so. It is<ref >Old.</REF> here.", "It is so. It is here."),
         ("One<!-- no\n no --> two three four.", "One two three four."),
         ("Write <nowiki>[[x]] or {{y}}</nowiki> to link it.", "Write [[x]] or {{y}} to link it."),
         ("Five &amp; six&nbsp;are &lt; seven&mdash;yes.", "Five & six are < seven—yes."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.corpus.document import A_HOLE, Document
 from pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
-from pipeline.corpus.steps.letters import letter_share
+from pipeline.corpus.steps.letters import _BLANK, _LETTER, _OTHER, _kinds, letter_share
 from pipeline.corpus.steps.word_count import count_words, split_words
 
 CONFIG = TextConfig(minimum_characters=20, minimum_words=5, maximum_characters=100, minimum_letters=0.7)
@@ -58,6 +59,15 @@ def test_letter_share_is_that_of_the_definition(text):
     visible = "".join(A_HOLE.sub("", text).split())
     letters = re.sub(r"[\W\d_]+", "", visible)
     assert letter_share(text) == pytest.approx(len(letters) / len(visible) if visible else 1.0)
+
+
+def test_kinds_of_characters_are_those_of_python():
+    def kind(character):
+        if character.isalnum() and not character.isdecimal():
+            return _LETTER
+        return _BLANK if character.isspace() else _OTHER
+
+    assert _kinds().tolist() == [kind(chr(code)) for code in range(sys.maxunicode + 1)]
 
 
 @given(st.text())
