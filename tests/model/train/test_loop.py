@@ -289,7 +289,7 @@ def test_a_disk_that_fills_up_leaves_the_older_checkpoint(
     ("family", "packed"),
     [
         ({}, False),
-        ({}, True),
+        pytest.param({}, True, marks=pytest.mark.soak),  # test_compiling.py has their graphs, untranslated
         pytest.param({"family": "longformer", "attention_window": 8}, False, marks=pytest.mark.soak),
         pytest.param({"family": "longformer", "attention_window": 4}, True, marks=pytest.mark.soak),
         pytest.param({"family": "gpt2"}, True, marks=pytest.mark.soak),
