@@ -72,7 +72,7 @@ class TaggedWords:
                 if tag != OUTSIDE and tag[2:] not in known:
                     told = ", ".join(types) or "none"
                     raise DataError(
-                        f"{self._line(number, place)}: the type of the tag {tag!r} is none that was trained ({told}); take the file"
+                        f"{self._line(number, place)}: the tag's type {tag[2:]!r} is none that was trained ({told}); take the file"
                         " that belongs to the training, or say that it has no tags with --set options.columns.tag=null"
                     )
 

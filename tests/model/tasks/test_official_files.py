@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from model.tasks.predictions import read_predictions
+from model.tasks.table import load_task
 from tests.model.tasks.stages import evaluate, finetune, settings
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "dog", "ran")
@@ -75,3 +76,15 @@ def test_official_files_train_and_score_a_task(
         assert written.count("\tB-location\t") == rows, "the file's columns, and one more"
     else:
         assert len(read_predictions(str(tmp_path / "test" / "predictions.tsv"))) == rows
+
+
+def test_scicite_is_read_from_its_authors_archive_too(tmp_path: Path) -> None:
+    """AllenAI's files, which call the text `string` (Cohan et al. 2019)."""
+    row = {
+        "source": "explicit", "citeEnd": 175, "sectionName": "Introduction", "citeStart": 168, "string": "However, how frataxin acts is unclear [19].",
+        "label": "background", "label_confidence": 1.0, "citingPaperId": "1872", "citedPaperId": "ce1d", "isKeyCitation": True, "id": "1872>ce1d",
+        "unique_id": "1872>ce1d_11", "excerpt_index": 11,
+    }  # fmt: skip
+    (tmp_path / "dev.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    found = load_task("scicite", {"columns": {"text": "string"}}).read(str(tmp_path), "dev", None)
+    assert (found.texts, found.labels) == ([row["string"]], [0])

@@ -70,7 +70,8 @@ _NAMES = frozenset(name.strip() for name in _DISAMBIGUATION.lower().replace("\n"
 _ENDINGS = tuple(f" {name}" for name in ("disambig", "disambiguation", "dab"))
 _BEGINNINGS = ("airport disambig", "letter-number", "species latin name")
 _OPENING = re.compile(r"\{\{(\s*[^|{}\n]*)[|}\n]")
-_TEMPLATE = re.compile(r"\s*(?:[^\W\d_]{2,20}:)?([^\W\d][^|{}\n]{0,60}?)\s*")
+_TEMPLATE = re.compile(r"(?:[^\W\d_]{2,20}:)?([^\W\d][^|{}\n]{0,60}?)")
+_LONGEST_NAME = 82  # characters of what it matches; more is not remembered
 
 
 def lists_meanings(text: str, more: frozenset[str] = frozenset()) -> bool:
@@ -81,9 +82,11 @@ def lists_meanings(text: str, more: frozenset[str] = frozenset()) -> bool:
         more: names of such templates beside the known ones, in lower case.
     """
     for opening in set(_OPENING.findall(text)):  # most are there many times
-        name, known = _template_name(opening)
-        if known or name in more:
-            return True
+        opening = opening.strip()
+        if len(opening) <= _LONGEST_NAME:
+            name, known = _template_name(opening)
+            if known or name in more:
+                return True
     return "__DISAMBIG__" in text
 
 

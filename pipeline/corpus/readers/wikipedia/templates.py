@@ -7,6 +7,7 @@ lost words there that nobody knows.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from pipeline.corpus.document import HOLE_TEMPLATE
@@ -310,17 +311,15 @@ def render(content: str, language: str = "en") -> str:
         content: with the templates inside it already rendered.
         language: of the wiki.
     """
-    name, *rest = content.split("|")
-    name = name.strip().lower().replace("_", " ")
-    name, colon, _ = name.partition(":") if not name.startswith(("h:", "#")) else (name, "", "")
-    if colon:  # a parser function such as formatnum:12
-        rest.insert(0, content.partition(":")[2].partition("|")[0])
-    rule = OWN_RULES.get(language, {}).get(name) or RULES.get(name)
+    head, *rest = content.split("|")
+    name, behind, rule = (_looked_up if len(head) <= _LONGEST_HEAD else _look_up)(head, language)
+    if behind is not None:
+        rest.insert(0, behind)
     if name == "formatnum":
         number = rest[0].strip() if rest else ""
         return grouped(number, language) or SLOT
     if rule is None:
-        said = by_name(name, content.partition("|")[0].strip(), rest[0].strip() if rest else "", language)
+        said = by_name(name, head.strip(), rest[0].strip() if rest else "", language)
         if said is not None:
             return said
         spoken = _LANGUAGE.fullmatch(name)
@@ -339,6 +338,17 @@ def render(content: str, language: str = "en") -> str:
         if str(place) in named and len(arguments) == place - 1:
             arguments.append(named[str(place)])
     return rule(arguments, named) or SLOT
+
+
+def _look_up(head: str, language: str) -> tuple[str, str | None, Rule | None]:
+    """Of what stands before a template's first bar: the name, what follows a colon behind it (as in formatnum:12), and its rule."""
+    name = head.strip().lower().replace("_", " ")
+    name, colon, _ = name.partition(":") if not name.startswith(("h:", "#")) else (name, "", "")
+    return name, head.partition(":")[2] if colon else None, OWN_RULES.get(language, {}).get(name) or RULES.get(name)
+
+
+_looked_up = functools.lru_cache(maxsize=1 << 13)(_look_up)  # a page has few names, and all pages have the same ones
+_LONGEST_HEAD = 80  # characters that are remembered
 
 
 def _labelled(code: str) -> Rule:
