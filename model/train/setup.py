@@ -200,8 +200,8 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     last = begun.step + (config.last_step or max(config.milestones, default=0))
     checkpoints = build.execution.keep_checkpoints + milestones.within(begun.step, last)
     world.first_decides(lambda: sizing.check_disk(build.path, parameters, checkpoints, config.ema is not None))
-    using = utilisation(model, precision, world.device, world.size)
-    if using.peak is None:
+    using = utilisation(model, precision, world.device, world.size) if world.first else None  # the one that tells
+    if using is not None and using.peak is None:
         notes.append(using.source)
     training = Training(
         path=build.path,
