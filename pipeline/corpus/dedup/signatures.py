@@ -23,7 +23,7 @@ U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
 
 EXACT_BYTES = 16
-_BLOCK = 1 << 11  # n-grams hashed at a time, so that the hashes of a block stay in the cache
+_BLOCK = 1 << 10  # n-grams hashed at a time, so that the hashes of a block stay in the cache
 _SMALLEST_BUFFER = 16  # what numpy takes
 _MOST = np.iinfo(np.uint32).max
 
