@@ -82,7 +82,7 @@ def test_a_jsonl_line_is_the_fields_and_its_id_comes_back(tmp_path: Path) -> Non
         (b"a\0b", False, "has a NUL character in 'text'"),
         (b'{"txt": "a"}', True, "has no 'text' (it has txt)"),
         (b'{"text": 3}', True, "has a 'text' that is no text (3)"),
-        (rb'{"text": "\ud800"}', True, "has half a character in 'text'"),
+        (rb'{"text": "\ud800"}', True, "\\ud800 is half a character"),
         (b'{"text": "a"', True, "is no JSON"),
         (b'["a"]', True, "holds no JSON object"),
         (b"a" * (LONGEST + (1 << 17)), False, "is longer than"),
