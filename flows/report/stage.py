@@ -123,9 +123,8 @@ def headline(summary: Mapping[str, Any]) -> str:
     which = summary.get("groups") or {}
     lines = []
     for group, metrics in list(groups.items())[:MOST_TOLD]:
-        metric = str(
-            (which.get(group) or {}).get("score") or next(iter(metrics))
-        )  # a manifest's keys are in the order of the alphabet
+        # of a manifest's metrics, whose keys are in the order of the alphabet, the group says which is its score
+        metric = str((which.get(group) or {}).get("score") or next(iter(metrics)))
         score = metrics[metric]
         one = len(groups) == 1 and score["n"] > 1
         several = f", best {score['best']:.3f} by {score['best_node']}, mean of {score['n']}" if one else ""

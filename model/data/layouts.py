@@ -26,9 +26,7 @@ Kind = Literal["rows", "buckets", "packed"]
 Bools = npt.NDArray[np.bool_]
 MULTIPLE = 16  # lengths are rounded up to it: few distinct shapes, and full tiles in the matrix units
 BUCKETS = 4  # groups that a batch's rows are cut into for attention: more means less padding and more operations
-SHAPES = (
-    32  # numbers of tokens that unpadded batches of one size may have: each new one costs a CPU the building of its kernels
-)
+SHAPES = 32  # numbers of tokens that unpadded batches of one size may have: each new one is a kernel that a CPU has to build
 WORTH = 0.85  # of a padded batch must remain at most this share, or buckets cost a CPU more than they save
 
 

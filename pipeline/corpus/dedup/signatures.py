@@ -81,14 +81,11 @@ def _minima(hashes: U32, count: int) -> U32:
     factors = _factors(count)
     minima = np.full(count, _MOST, dtype=np.uint32)
     room = np.empty((count, min(_BLOCK, hashes.size)), dtype=np.uint32)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # at its end the usual buffer is back, too
+        np.setbufsize(_SMALLEST_BUFFER)  # into a larger one numpy copies both factors, which takes longer than to multiply them
         for begin in range(0, hashes.size, _BLOCK):
             block = hashes[begin : begin + _BLOCK]
-            usual = np.setbufsize(
-                _SMALLEST_BUFFER
-            )  # into a larger one numpy copies both, which takes longer than to multiply them
             permuted = np.multiply(block, factors, out=room[:, : block.size])
-            np.setbufsize(usual)
             np.minimum(minima, permuted.min(axis=1), out=minima)
     return minima
 

@@ -23,9 +23,8 @@ _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
 _ARGUMENTS = re.compile(r"\|\s*[\w -]{1,20}\s?=(?!=)[^|]*")  # of a template that was never opened
 _AGE = re.compile(r" ?\((?:age[ds]? *|(?:\d+ )?(?:years?|days?|months?) ago)\)")  # by the day on which the page is shown
 _LETTER = re.compile(r"[^\W\d_]")
-_CITATION = re.compile(
-    r"[AIOd](?<!\w.)(?:(?<=I)S[BS]N|(?<=A)SIN|(?<=O)CLC|(?<=d)oi:)"
-)  # in an item of a list: a book, not a sentence
+# In an item of a list: a book, not a sentence. ISBN, ISSN, ASIN, OCLC or doi: at a word's beginning, looked for by one letter.
+_CITATION = re.compile(r"[AIOd](?<!\w.)(?:(?<=I)S[BS]N|(?<=A)SIN|(?<=O)CLC|(?<=d)oi:)")
 _CLAUSE = re.compile(r"[;,](?:\s*(?:and|or|und|et|y|e|och|og|en|i|и))?\Z")
 _LEADS = re.compile(r"[:：—–]\Z")
 _GOES_ON = re.compile(r"[a-z]+[\s,]")
