@@ -22,7 +22,6 @@ from model.train.distributed import World
 from model.train.heldout import HeldOut, HeldOutMeasure, counted, entropy
 from model.train.interfaces import START, Milestones, Position, Saved, Training
 from model.train.mixed import Counted
-from model.train.optimizers import optimizer_kind
 from model.train.parameters import freeze_unused
 from model.train.precision import DTYPES, check_reduce, multiply_fp32, settle
 from model.train.recipe import pace_of, recipe
@@ -111,7 +110,6 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         world.size,
         parameters,
         sizing.device_memory(world.device),
-        whole=config.optimizer if optimizer_kind(config.optimizer).sees == "matrices" else None,
         offload=build.execution.offload,
     )
     if engine.reason:

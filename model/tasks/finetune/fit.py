@@ -143,7 +143,6 @@ def fit(setup: Setup, weights: Mapping[str, Tensor] | None, path: str, report: R
         world.size,
         parameters,
         sizing.device_memory(world.device),
-        whole=config.optimizer if sees == "matrices" else None,
         offload=execution.offload,
     )
     if engine.reason:

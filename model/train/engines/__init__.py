@@ -39,7 +39,6 @@ def choose(
     processes: int,
     parameters: int,
     memory: int | None,
-    whole: str | None = None,
     offload: str = "none",
 ) -> EngineChoice:
     """Which engine runs.
@@ -51,17 +50,12 @@ def choose(
         zero: the ZeRO stage that was asked for; None: none was.
         parameters: how many are trained.
         memory: bytes of a device; None: it is not bounded by one (a CPU).
-        whole: the optimizer, if it needs whole matrices, which every ZeRO stage cuts; None: any engine can run it.
         offload: where the optimizer's state is to lie: `none` (with the weights), or `cpu`.
 
     Raises:
-        UsageError: no such engine or stage, or the two do not fit together, or with the optimizer, or with where its state is to lie.
+        UsageError: no such engine or stage, or the two do not fit together, or with where its state is to lie.
     """
-    found = _choose(wanted, zero, processes, parameters, memory if whole is None else None)
-    if found.zero and whole is not None:
-        raise UsageError(
-            f"optimizer ({whole}) needs whole matrices, and ZeRO {found.zero} cuts them; use --engine torch without --zero"
-        )
+    found = _choose(wanted, zero, processes, parameters, memory)
     if offload == "none":
         return found
     if memory is None:

@@ -28,8 +28,8 @@ from model.train.engines.shares import owners
 from model.train.interfaces import Recipe, Trained
 from model.train.memory import BUCKET_NUMBERS
 from model.train.optimizers import optimizer_kind
-from model.train.optimizers.tensorwise import Cut, Piece
-from model.train.parameters import parameter_groups, set_learning_rate, trained_parameters
+from model.train.optimizers.cuts import Cut, Piece
+from model.train.parameters import optimizer_states, parameter_groups, set_learning_rate, trained_parameters
 
 CPU_BUCKET_NUMBERS = 1 << 20
 
@@ -89,7 +89,7 @@ def _gather(
 def engine(
     trained: Trained, recipe: Recipe, world: World, choice: EngineChoice, *, micro_batch: int, accumulation: int
 ) -> DeepSpeedEngine:
-    """The engine for the chosen ZeRO stage; the optimizer is none that needs whole matrices (`engines.choose`)."""
+    """The engine for the chosen ZeRO stage."""
     settings = ds_config(recipe, choice, micro_batch, accumulation, world.device.type)
     return (_WholeParameters if choice.zero < 3 else _CutParameters)(trained, recipe, world, settings)
 
@@ -143,10 +143,13 @@ class DeepSpeedEngine:
         self._trained = trained.to(world.device)
         self._model = trained.model
         self.optimizer = self._kind.build(parameter_groups(self._model, recipe), recipe)
+        self._states: dict[nn.Parameter, list[str]] = {}  # the names of the state that there is of each
+        for _, parameter, key in optimizer_states(self._model, self._kind):
+            self._states.setdefault(parameter, []).append(key)
         self._engine, *_ = self._deepspeed.initialize(
             model=self._trained, optimizer=self.optimizer, config=dict(settings), dist_init_required=False
         )
-        if self._kind.sees == "tensors":
+        if self._kind.sees != "numbers":
             self.optimizer.cuts = dict(self._cuts())  # type: ignore[attr-defined]
         self._average = Average(list(self._partitions())) if recipe.ema is not None else None
         self._applied = False  # whether the last step changed the weights
@@ -238,7 +241,7 @@ class DeepSpeedEngine:
             return
         names = {parameter: name for name, parameter in trained_parameters(self._model)}
         for fragment in self._fragments():
-            for key in self._kind.state:
+            for key in self._states[fragment.parameter]:
                 values = self.optimizer.state[fragment.flat][key][fragment.at : fragment.at + fragment.length]
                 yield Slice(f"{names[fragment.parameter]}/{key}", fragment.shape, fragment.start, values)
 
@@ -249,14 +252,14 @@ class DeepSpeedEngine:
         self.optimizer.state.clear()
         if updates == 0:
             return
-        for flat in self._partitions():
+        for flat, parameters, _ in self._groups():
             self.optimizer.state[flat] = {
                 "step": torch.tensor(float(updates), device=flat.device),
-                **{key: torch.zeros_like(flat) for key in self._kind.state},
+                **{key: torch.zeros_like(flat) for key in self._states[parameters[0]]},
             }
         names = {parameter: name for name, parameter in trained_parameters(self._model)}
         for fragment in self._fragments():
-            for key in self._kind.state:
+            for key in self._states[fragment.parameter]:
                 found = state.slice(f"{names[fragment.parameter]}/{key}", fragment.start, fragment.start + fragment.length)
                 self.optimizer.state[fragment.flat][key][fragment.at : fragment.at + fragment.length] = found.to(
                     fragment.flat.device
@@ -279,8 +282,8 @@ class DeepSpeedEngine:
     def _cuts(self) -> Iterator[tuple[Tensor, Cut]]:
         """The partitions, with what each holds of which parameters."""
         for flat, parameters, fragments in self._groups():
-            sizes = tuple(_size(parameter) for parameter in parameters)
-            yield flat, Cut(sizes, tuple(Piece(one.number, one.at, one.length) for one in fragments))
+            shapes = tuple(_shape(parameter) for parameter in parameters)
+            yield flat, Cut(shapes, tuple(Piece(one.number, one.start, one.at, one.length) for one in fragments))
 
 
 class _WholeParameters(DeepSpeedEngine):
@@ -303,8 +306,9 @@ class _WholeParameters(DeepSpeedEngine):
             for number, parameter in enumerate(parameters):
                 if parameter._hp_mapping is not None:
                     there, whole = parameter._hp_mapping.hp_fragment_address, parameter._hp_mapping.lp_fragment_address
-                    shape = tuple(parameter.shape)
-                    fragments.append(_Fragment(flat, parameter, number, shape, there.start, whole.start, there.numel))
+                    fragments.append(
+                        _Fragment(flat, parameter, number, _shape(parameter), there.start, whole.start, there.numel)
+                    )
             yield flat, list(parameters), fragments
 
 
@@ -333,7 +337,7 @@ class _CutParameters(DeepSpeedEngine):
                 start = size * self._world.rank
                 length = min(size, _size(parameter) - start)
                 if length > 0:
-                    fragments.append(_Fragment(flat, parameter, number, tuple(parameter.ds_shape), at, start, length))
+                    fragments.append(_Fragment(flat, parameter, number, _shape(parameter), at, start, length))
                 at += size
             yield flat, list(parameters), fragments
 
@@ -357,6 +361,11 @@ class _Fragment:
     at: int
     start: int
     length: int
+
+
+def _shape(parameter: Tensor) -> tuple[int, ...]:
+    """The whole's."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def _size(parameter: Tensor) -> int:

@@ -54,10 +54,9 @@ class OptimizerKind:
         hidden: likewise of the layers' matrices, where it treats those apart: then they have groups of their own.
         sees: what it looks at to update one number of a parameter. ZeRO 1 to 3 cut flattened parameters at any place.
 
-            numbers    that number, its gradient and its state alone: any engine
-            tensors    sums over all numbers of the parameter, too: any engine; where it cuts parameters it sets the optimizer's
-                       `cuts` (see `model.train.optimizers.tensorwise`)
-            matrices   the whole parameter: never cut; where several ranks hold all of them, the engine sets the optimizer's `ranks`,
+            numbers    that number, its gradient and its state alone
+            tensors    sums over all numbers of the parameter, too: an engine that cuts parameters sets the optimizer's `cuts`
+            matrices   the whole parameter: likewise; and where several ranks hold all of them, the engine sets the optimizer's `ranks`,
                        (this rank, how many), so that they can share the work
         skips: whether it leaves everything as it is where its attribute `found_inf`, a tensor, is 1, as torch's fused ones do:
             then a GPU needs not be asked at each step whether the gradient is finite.

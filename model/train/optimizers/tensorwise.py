@@ -1,8 +1,7 @@
 """Adam's update, scaled parameter by parameter: what StableAdamW and LAMB have in common.
 
 The scale follows from sums over all numbers of a parameter (the norm of its weights, of its update), and these may lie on several
-ranks: ZeRO 1 and 2 flatten the parameters of a group and cut them at any place, ZeRO 3 cuts each. A `Cut` says where the pieces are;
-a group's sums are added up over the ranks in one message.
+ranks: a `Cut` says where. A group's sums are added up over the ranks in one message.
 """
 
 from __future__ import annotations
@@ -16,36 +15,7 @@ import torch
 from torch import Tensor, distributed
 
 from model.train.interfaces import Recipe
-
-AT_ONCE = 1024  # squares that are added up in fp32: over the 23 million of a word table, a CPU's norm is off by .1 to .7 %
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A run of a parameter's numbers in a rank's flat tensor.
-
-    Attributes:
-        parameter: which of the group's, from 0.
-        start: its place in the flat tensor.
-        length: how many numbers.
-    """
-
-    parameter: int
-    start: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What a flat tensor that an optimizer is given holds of its group's parameters, which are the same ones on every rank.
-
-    Attributes:
-        sizes: how many numbers each parameter has, on all ranks together.
-        pieces: what is here. Numbers of no piece are padding, and stay as they are.
-    """
-
-    sizes: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+from model.train.optimizers.cuts import Cut, Piece, meeting_device, squares
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +99,16 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             roots, update = _adam(group, batch, corrections)
             updates.append(update)
             if self.scaled(group):
-                found.append(torch.stack([_squares(column) for column in self.summands(group, batch, roots, update)], dim=1))
+                found.append(torch.stack([squares(column) for column in self.summands(group, batch, roots, update)], dim=1))
         if self.scaled(group):
             sizes = torch.tensor([size for cut in cuts for size in cut.sizes], dtype=torch.float64, device=step.device)
             sums = sizes.new_zeros(len(sizes), self.columns)
             if found:
                 sums.index_add_(0, torch.tensor([part.parameter for part in parts], device=step.device), torch.cat(found))
             if self.cuts:
-                distributed.all_reduce(sums)
+                met = sums.to(meeting_device())
+                distributed.all_reduce(met)
+                sums = met.to(sums.device)
             scales = self.scales(sums, sizes).float().unbind()
             for batch, update in zip(batches, updates, strict=True):
                 torch._foreach_mul_(update, [scales[part.parameter] for part in batch])
@@ -161,7 +133,7 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
 
 
 def _whole(tensor: Tensor) -> Cut:
-    return Cut((tensor.numel(),), (Piece(0, 0, tensor.numel()),))
+    return Cut((tuple(tensor.shape),), (Piece(0, 0, 0, tensor.numel()),))
 
 
 def _adam(group: dict[str, Any], parts: Sequence[Part], corrections: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -179,18 +151,3 @@ def _adam(group: dict[str, Any], parts: Sequence[Part], corrections: Sequence[Te
     if group["weight_decay"]:
         torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
     return roots, updates
-
-
-def _squares(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum of each tensor's squares, float64 [n]. Args: tensors: flat."""
-    if tensors[0].is_cuda:  # which adds up as a tree
-        return torch.stack(torch._foreach_norm(tensors)).double().square()  # type: ignore[arg-type]
-    return torch.stack([_square(tensor) for tensor in tensors])
-
-
-def _square(tensor: Tensor) -> Tensor:
-    """The sum of its squares, a float64 scalar, added up in rows."""
-    rows = tensor.numel() // AT_ONCE
-    first: Tensor = torch.linalg.vector_norm(tensor[: rows * AT_ONCE].view(rows, AT_ONCE), dim=1)
-    last: Tensor = torch.linalg.vector_norm(tensor[rows * AT_ONCE :])
-    return first.double().square().sum() + last.double().square()

@@ -25,11 +25,15 @@ FAST = [
     *cases(["electra"], ["bf16"], [1]),
     *(Case("bert", "deepspeed", zero, "fp32", 2, "lamb") for zero in (2, 3)),
     *cases(["bert"], ["fp32"], [2], ["muon"]),
+    Case("bert", "deepspeed", 1, "bf16", 1, "muon"),
+    Case("deberta", "deepspeed", 1, "fp32", 1, "muon"),
+    Case("modern", "deepspeed", 3, "fp32", 1, "muon"),
     Case("modern", "deepspeed", 2, "bf16", 1, "stable-adamw"),
     *(Case("bert", *engine, "bf16", 2, reduce="bf16") for engine in ENGINES),
     *(Case("gpt2", *engine, "fp32", 1, chunks=True) for engine in (ENGINES[0], ENGINES[-1])),
     Case("albert", "deepspeed", 3, "bf16", 2, reduce="bf16", chunks=True),
     *(Case("bert", "deepspeed", zero, "fp32", 2, offload=True) for zero in (1, 3)),
+    Case("bert", "deepspeed", 2, "fp32", 2, "muon", offload=True),
     Case("bert", "deepspeed", 2, "fp16", 2),
 ]
 ALL = [case for case in cases(sorted(FAMILIES), optimizers=tuple(OPTIMIZERS)) if case not in FAST]
@@ -70,11 +74,6 @@ def test_engines_agree_on_every_family(slow: dict[Case, Row], case: Case) -> Non
         ({"zero": 1, "processes": 1}, EngineChoice("torch", 0, "one process has nothing to share out at ZeRO 1")),
         ({"memory": 80 * 10**9}, EngineChoice("torch", 0)),
         ({"memory": 2 * 10**9}, EngineChoice("deepspeed", 1, "weights and optimizer take 1.8 of 2.0 GB a device")),
-        ({"memory": 2 * 10**9, "whole": "muon"}, EngineChoice("torch", 0)),
-        (
-            {"zero": 2, "processes": 1, "whole": "muon"},
-            EngineChoice("torch", 0, "one process has nothing to share out at ZeRO 2"),
-        ),
     ],
 )
 def test_deepspeed_runs_where_it_is_needed(asked: dict[str, Any], found: EngineChoice) -> None:
@@ -146,12 +145,3 @@ print(tuple(original_muon.zeropower_via_newtonschulz5(torch.eye(3), 2).shape), m
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     assert done.stdout.splitlines() == ["[] True", "(3, 3) MuonWithAuxAdam"]
-
-
-@pytest.mark.parametrize("asked", [{"zero": 2}, {"wanted": "deepspeed"}, {"wanted": "deepspeed", "zero": 3, "processes": 1}])
-def test_whole_matrices_and_zero_exclude_each_other(asked: dict[str, Any]) -> None:
-    values = {"wanted": "auto", "zero": None, "processes": 2, "parameters": 1000, "memory": None, **asked}
-    with pytest.raises(
-        UsageError, match=r"optimizer \(muon\) needs whole matrices, and ZeRO \d cuts them; use --engine torch without --zero"
-    ):
-        choose(**values, whole="muon")

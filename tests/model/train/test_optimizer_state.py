@@ -12,7 +12,7 @@ import torch
 from model.tensors import Tensors
 from model.train import scoring
 from model.train.config import PretrainConfig
-from model.train.optimizers import OPTIMIZERS, optimizer_kind
+from model.train.optimizers import OPTIMIZERS
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here, job, run_all
 
@@ -23,11 +23,6 @@ NAMES = sorted(OPTIMIZERS.keys() - {"adamw"})  # of which test_ranks.py tells
 
 def _config(optimizer: str, **values: Any) -> PretrainConfig:
     return config(steps=STEPS, optimizer=optimizer, log_every=STOP, evaluate_every=STEPS, learning_rate=1e-2, **values)
-
-
-def _zero(optimizer: str) -> int:
-    """The stage that it is tried at over two ranks; 0: plain torch."""
-    return 0 if optimizer_kind(optimizer).sees == "matrices" else 2
 
 
 @dataclass(frozen=True)
@@ -47,12 +42,12 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Straight on one and on two ranks, stopped and resumed on two, and from each to the other."""
     root = tmp_path_factory.mktemp("runs")
     dataset = write_dataset(root / "dataset", vocab_size=67)  # odd sizes, so that ZeRO has to pad its partitions
-    settings, zero = _config(request.param), _zero(request.param)
+    settings = _config(request.param)
     here(settings, dataset, root / "one", micro_batch=2)
     here(settings, dataset, root / "one-then-two", micro_batch=2, stop_at=STOP)
     # at ZeRO 3 last: DeepSpeed leaves a linear layer behind that adds up bias gradients otherwise
     order = [("two", None), ("halves", STOP), ("two-then-one", STOP), ("halves", None), ("one-then-two", None)]
-    stages = [zero, zero, zero, zero, 3 if zero else 0]
+    stages = [2, 2, 2, 2, 3]
     jobs = [job(settings, dataset, root / name, micro_batch=2, zero=at) for (name, _), at in zip(order, stages, strict=True)]
     run_all(jobs, 2, [stop for _, stop in order])
     here(settings, dataset, root / "two-then-one", micro_batch=2)
