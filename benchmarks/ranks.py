@@ -1,9 +1,10 @@
 """What an engine costs between ranks: a step of ours at each ZeRO stage beside torch's own DistributedDataParallel.
 
     python -m benchmarks.ranks [--model bert-mini] [--vocab-size 30522] [--batch 16] [--precision bf16] [--zero 0,1,2,3] [--rounds 5]
+        [--optimizer adamw]
 
 Two ranks on this machine, a thread each, over gloo. All variants live in the same two processes and take turns, each with the same model,
-optimizer, batches and loss: `ddp` is the loop that anybody would write around DistributedDataParallel, `zero 0` our own sum of gradients,
+batches and loss: `ddp` is the loop that anybody would write around DistributedDataParallel and AdamW, `zero 0` our own sum of gradients,
 the others DeepSpeed's stages as `cloze pretrain --zero N` runs them. Tokens a second of both ranks together, medians over the rounds;
 where both share a core, or other work does, the ratio of the processor time says more.
 """
@@ -30,6 +31,7 @@ from model.families.presets import model_config
 from model.train.config import PretrainConfig
 from model.train.distributed import join
 from model.train.engines import EngineChoice
+from model.train.optimizers import OPTIMIZERS
 from model.train.precision import resolve
 from pipeline.core.execution import Execution
 from tests.model.datasets import write_dataset
@@ -42,7 +44,9 @@ def rank(options: argparse.Namespace) -> None:
     """One of the two processes; the first prints."""
     world = join(Execution(threads=1, processes=RANKS, device="cpu"))
     model = model_config(options.model, vocab_size=options.vocab_size)
-    config = PretrainConfig(model=model, global_batch=RANKS * options.batch, precision=options.precision)
+    config = PretrainConfig(
+        model=model, global_batch=RANKS * options.batch, precision=options.precision, optimizer=options.optimizer
+    )
     precision = resolve(options.precision, torch.device("cpu"))
     first = world.rank * 128
     batches = batches_of(options.dataset, range(first, first + 128), options.batch, options.length)
@@ -83,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=16, help="rows of a rank")
     parser.add_argument("--precision", default="auto", choices=["auto", "fp32", "bf16"])
     parser.add_argument("--zero", default="0,1,2,3", help="stages")
+    parser.add_argument("--optimizer", default="adamw", choices=list(OPTIMIZERS), help="ours")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="of a round")
     parser.add_argument("--dataset", help=argparse.SUPPRESS)
@@ -94,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, 2 ranks of 1 thread"
     )
     print(
-        f"{options.model}, V {options.vocab_size}, {options.precision}, {options.batch} x {options.length} a rank", flush=True
+        f"{options.model}, V {options.vocab_size}, {options.precision}, {options.optimizer}, {options.batch} x {options.length} a rank",
+        flush=True,
     )
     with tempfile.TemporaryDirectory() as directory:
         dataset = write_dataset(
