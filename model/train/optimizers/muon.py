@@ -17,6 +17,7 @@ from torch import Tensor, distributed
 from model.train.interfaces import Recipe
 from model.train.optimizers import OptimizerKind
 from model.train.optimizers.adamw import adamw
+from model.train.optimizers.tensorwise import still
 from model.train.precision import DTYPES
 
 MOMENTUM = 0.95
@@ -41,7 +42,10 @@ class Muon(torch.optim.Optimizer):
     Attributes:
         ranks: this rank, and how many hold the same parameters and gradients: each makes its share of the matrices orthogonal and
             sends them to the others, so all have the same numbers.
+        found_inf: see `model.train.optimizers.OptimizerKind`.
     """
+
+    found_inf: Tensor | None = None
 
     def __init__(self, groups: list[dict[str, Any]], recipe: Recipe) -> None:
         super().__init__(groups, {"lr": recipe.learning_rate})
@@ -53,26 +57,33 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update by the gradients, which must be finite."""
+        """Update by the gradients, which must be finite where `found_inf` does not say otherwise."""
+        applied: Tensor | float = 1.0
+        if self.found_inf is not None:
+            applied = 1.0 - self.found_inf
+            self._others.found_inf = self.found_inf  # type: ignore[attr-defined]
         self._others.step()
         parameters = [(group, one) for group in self._hidden for one in group["params"] if one.grad is not None]
-        matrices = [part for group, one in parameters for part in self._nesterov(one).chunk(group["hidden"])]
+        matrices = [part for group, one in parameters for part in self._nesterov(one, applied).chunk(group["hidden"])]
         directions = iter(self._orthogonal(matrices))
         for group, one in parameters:
-            one.mul_(1.0 - group["lr"] * group["weight_decay"])
+            one.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
             for part in one.chunk(group["hidden"]):
-                part.add_(next(directions), alpha=-group["lr"] * ADAM_SIZE * math.sqrt(max(part.shape)))
+                direction = next(directions)
+                direction = direction if self.found_inf is None else direction * applied
+                part.add_(direction, alpha=-group["lr"] * ADAM_SIZE * math.sqrt(max(part.shape)))
 
-    def _nesterov(self, parameter: Tensor) -> Tensor:
+    def _nesterov(self, parameter: Tensor, applied: Tensor | float) -> Tensor:
         """Move its momentum on; returns the gradient that looks ahead."""
         state, gradient = self.state[parameter], parameter.grad
         assert gradient is not None
         if not state:
             state["step"] = torch.zeros((), device=parameter.device)
             state["momentum"] = torch.zeros_like(parameter)
-        state["step"] += 1
+        state["step"] += applied
         momentum: Tensor = state["momentum"]
-        momentum.lerp_(gradient, 1.0 - MOMENTUM)
+        still(gradient, self.found_inf)
+        momentum.lerp_(gradient, (1.0 - MOMENTUM) * applied)
         return gradient.lerp(momentum, MOMENTUM)
 
     def _orthogonal(self, matrices: Sequence[Tensor]) -> list[Tensor]:
