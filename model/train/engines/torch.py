@@ -60,8 +60,7 @@ class TorchEngine:
         self._kind = optimizer_kind(recipe.optimizer)
         groups = parameter_groups(self._model, recipe)
         self.optimizer = self._kind.build(self._masters.groups(groups) if self._masters else groups, recipe)
-        # Whether the host asks for each norm: of a CPU it costs nothing.
-        self._waits = world.device.type == "cpu" or not self._kind.skips
+        self._waits = world.device.type == "cpu"  # whether the host asks for each norm: of a CPU it costs nothing
         self._sums: GradientSums | None = None
         if world.size > 1:
             self._sums = GradientSums(own, world.pulse, world.timeline, holder=self._seen, dtype=DTYPES[recipe.reduce])

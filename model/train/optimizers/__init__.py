@@ -49,7 +49,9 @@ class OptimizerKind:
     """What a file of this package holds.
 
     Attributes:
-        build: parameter groups (`model.train.parameters.parameter_groups`) and recipe to the optimizer.
+        build: parameter groups (`model.train.parameters.parameter_groups`) and recipe to the optimizer. Where its attribute `found_inf`,
+            a tensor, is 1 it leaves everything as it is, whatever the gradients are, as torch's fused ones do: so a GPU is not asked at
+            each step whether the gradient is finite.
         state: the names of its state tensors that have the parameter's shape; a scalar `step` comes beside them.
         hidden: likewise of the layers' matrices, where it treats those apart: then they have groups of their own.
         sees: what it looks at to update one number of a parameter. ZeRO 1 to 3 cut flattened parameters at any place.
@@ -58,15 +60,12 @@ class OptimizerKind:
             tensors    sums over all numbers of the parameter, too: an engine that cuts parameters sets the optimizer's `cuts`
             matrices   the whole parameter: likewise; and where several ranks hold all of them, the engine sets the optimizer's `ranks`,
                        (this rank, how many), so that they can share the work
-        skips: whether it leaves everything as it is where its attribute `found_inf`, a tensor, is 1, as torch's fused ones do:
-            then a GPU needs not be asked at each step whether the gradient is finite.
     """
 
     build: Callable[[list[dict[str, Any]], Recipe], Optimizer]
     state: tuple[str, ...]
     hidden: tuple[str, ...] | None = None
     sees: Literal["numbers", "tensors", "matrices"] = "numbers"
-    skips: bool = False
 
 
 def optimizer_kind(name: str) -> OptimizerKind:

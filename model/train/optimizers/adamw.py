@@ -17,4 +17,4 @@ def adamw(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Optimizer
     )
 
 
-OPTIMIZER = OptimizerKind(build=adamw, state=("exp_avg", "exp_avg_sq"), skips=True)
+OPTIMIZER = OptimizerKind(build=adamw, state=("exp_avg", "exp_avg_sq"))

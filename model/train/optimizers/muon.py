@@ -19,6 +19,7 @@ from model.train.optimizers import OptimizerKind
 from model.train.optimizers.adamw import adamw
 from model.train.optimizers.cuts import Cut
 from model.train.optimizers.orthogonal import Exchange, replicated
+from model.train.optimizers.tensorwise import still
 from model.train.precision import DTYPES
 
 MOMENTUM = 0.95
@@ -41,7 +42,10 @@ class Muon(torch.optim.Optimizer):
         ranks: this rank, and how many hold the same parameters and gradients.
         cuts: by flat tensor, what it holds of a group's matrices; tensors that are not in it are whole. All ranks of the default process
             group then update the same groups in the same order.
+        found_inf: see `model.train.optimizers.OptimizerKind`.
     """
+
+    found_inf: Tensor | None = None
 
     def __init__(self, groups: list[dict[str, Any]], recipe: Recipe) -> None:
         super().__init__(groups, {"lr": recipe.learning_rate})
@@ -54,46 +58,58 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update by the gradients, which must be finite."""
+        """Update by the gradients, which must be finite where `found_inf` does not say otherwise."""
+        applied: Tensor | float = 1.0
+        if self.found_inf is not None:
+            applied = 1.0 - self.found_inf
+            self._others.found_inf = self.found_inf  # type: ignore[attr-defined]
         self._others.param_groups = [group for group in self.param_groups if not group["hidden"]]  # ZeRO steps group by group
         self._others.step()
         hidden = [group for group in self.param_groups if group["hidden"]]
         matrices = [(group, one) for group in hidden for one in group["params"] if one.grad is not None]
-        self._update([(group, one) for group, one in matrices if one not in self.cuts])
+        self._update([(group, one) for group, one in matrices if one not in self.cuts], applied)
         for group, flat in matrices:
             if flat in self.cuts:
-                self._update_pieces(group, flat)
+                self._update_pieces(group, flat, applied)
 
-    def _update(self, parameters: list[tuple[dict[str, Any], Tensor]]) -> None:
+    def _update(self, parameters: list[tuple[dict[str, Any], Tensor]], applied: Tensor | float) -> None:
         """Of whole parameters."""
-        matrices = [part.flatten(1) for group, one in parameters for part in self._nesterov(one).chunk(group["hidden"])]
+        matrices = [
+            part.flatten(1) for group, one in parameters for part in self._nesterov(one, applied).chunk(group["hidden"])
+        ]
         directions = iter(replicated(matrices, self._dtype, *self.ranks))
         for group, one in parameters:
-            one.mul_(1.0 - group["lr"] * group["weight_decay"])
+            one.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
             for part in one.chunk(group["hidden"]):
                 direction = next(directions)
-                part.add_(direction.view_as(part), alpha=-_rate(group, direction.shape))
+                part.add_(self._unless(direction).view_as(part), alpha=-_rate(group, direction.shape))
 
-    def _update_pieces(self, group: dict[str, Any], flat: Tensor) -> None:
+    def _update_pieces(self, group: dict[str, Any], flat: Tensor, applied: Tensor | float) -> None:
         """Of what is here of a group's."""
         if flat not in self._exchanges:
             self._exchanges[flat] = Exchange(self.cuts[flat], group["hidden"], self._dtype)
         exchange = self._exchanges[flat]
-        directions = exchange(self._nesterov(flat))
-        flat.mul_(1.0 - group["lr"] * group["weight_decay"])
+        directions = exchange(self._nesterov(flat, applied))
+        flat.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
         for run, direction in directions:
-            flat.narrow(0, run.start, run.length).add_(direction, alpha=-_rate(group, exchange.shapes[run.matrix]))
+            here = flat.narrow(0, run.start, run.length)
+            here.add_(self._unless(direction), alpha=-_rate(group, exchange.shapes[run.matrix]))
 
-    def _nesterov(self, parameter: Tensor) -> Tensor:
+    def _unless(self, direction: Tensor) -> Tensor:
+        """It, or nothing where the step is left out."""
+        return direction if self.found_inf is None else direction * (1.0 - self.found_inf)
+
+    def _nesterov(self, parameter: Tensor, applied: Tensor | float) -> Tensor:
         """Move its momentum on; returns the gradient that looks ahead."""
         state, gradient = self.state[parameter], parameter.grad
         assert gradient is not None
         if not state:
             state["step"] = torch.zeros((), device=parameter.device)
             state["momentum"] = torch.zeros_like(parameter)
-        state["step"] += 1
+        state["step"] += applied
         momentum: Tensor = state["momentum"]
-        momentum.lerp_(gradient, 1.0 - MOMENTUM)
+        still(gradient, self.found_inf)
+        momentum.lerp_(gradient, (1.0 - MOMENTUM) * applied)
         return gradient.lerp(momentum, MOMENTUM)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed
 
+from model.train.arriving import departing
 from model.train.optimizers.cuts import Cut, meeting_device, squares
 
 STEPS = 5
@@ -142,7 +143,7 @@ class Exchange:
         """Of the whole matrices' squares, float64 [n]."""
         sums = torch.zeros(len(self.shapes), dtype=torch.float64, device=there)
         if parts:
-            sums.index_add_(0, torch.tensor([run.matrix for run in self.runs], device=there), squares(parts))
+            sums.index_add_(0, departing([run.matrix for run in self.runs], torch.int64, there), squares(parts))
         if len(self._sends) > 1:
             distributed.all_reduce(sums)
         return sums

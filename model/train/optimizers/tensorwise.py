@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from model.train.arriving import departing
 from model.train.interfaces import Recipe
 from model.train.optimizers.cuts import Cut, Piece, meeting_device, squares
 
@@ -46,9 +47,11 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
         cuts: by flat tensor; tensors that are not in it are whole parameters. While there are any, all ranks of the default
             process group must update the same groups in the same order.
         columns: how many sums a scale follows from.
+        found_inf: see `model.train.optimizers.OptimizerKind`.
     """
 
     columns: int
+    found_inf: Tensor | None = None
 
     def __init__(self, groups: list[dict[str, Any]], recipe: Recipe) -> None:
         defaults = {"lr": recipe.learning_rate, "betas": recipe.betas, "eps": recipe.eps}
@@ -57,7 +60,7 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update by the gradients, which must be finite."""
+        """Update by the gradients, which must be finite where `found_inf` does not say otherwise."""
         for group in self.param_groups:
             tensors = [parameter for parameter in group["params"] if parameter.grad is not None]
             if tensors:
@@ -91,20 +94,21 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
         cuts = [self.cuts.get(tensor) or _whole(tensor) for tensor in tensors]
         parts = list(self._parts(tensors, cuts))
         step = self.state[tensors[0]]["step"]
-        corrections = [(1.0 - beta ** step.double()).float() for beta in group["betas"]]
+        # where not even one step was taken, the first being left out, any number will do
+        corrections = [(1.0 - beta ** step.double().clamp(min=1.0)).float() for beta in group["betas"]]
         # a GPU computes all of them together, a CPU one after another, while it is in the cache
         batches = [parts] if tensors[0].is_cuda else [[part] for part in parts]
         updates, found = [], []
         for batch in batches:
-            roots, update = _adam(group, batch, corrections)
+            roots, update = _adam(group, batch, corrections, self.found_inf)
             updates.append(update)
             if self.scaled(group):
                 found.append(torch.stack([squares(column) for column in self.summands(group, batch, roots, update)], dim=1))
         if self.scaled(group):
-            sizes = torch.tensor([size for cut in cuts for size in cut.sizes], dtype=torch.float64, device=step.device)
+            sizes = departing([size for cut in cuts for size in cut.sizes], torch.float64, step.device)
             sums = sizes.new_zeros(len(sizes), self.columns)
             if found:
-                sums.index_add_(0, torch.tensor([part.parameter for part in parts], device=step.device), torch.cat(found))
+                sums.index_add_(0, departing([part.parameter for part in parts], torch.int64, step.device), torch.cat(found))
             if self.cuts:
                 met = sums.to(meeting_device())
                 distributed.all_reduce(met)
@@ -113,6 +117,8 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             for batch, update in zip(batches, updates, strict=True):
                 torch._foreach_mul_(update, [scales[part.parameter] for part in batch])
         for batch, update in zip(batches, updates, strict=True):
+            if self.found_inf is not None:
+                torch._foreach_mul_(update, 1.0 - self.found_inf)
             torch._foreach_add_([part.weight for part in batch], update, alpha=-group["lr"])
 
     def _parts(self, tensors: Sequence[Tensor], cuts: Sequence[Cut]) -> Iterator[Part]:
@@ -123,8 +129,9 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             if not state:
                 state["step"] = torch.zeros((), device=tensor.device)
                 state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(tensor), torch.zeros_like(tensor)
-            state["step"] += 1
+            state["step"] += 1.0 if self.found_inf is None else 1.0 - self.found_inf
             assert tensor.grad is not None
+            still(tensor.grad, self.found_inf)
             flat = [held.view(-1) for held in (tensor, tensor.grad, state["exp_avg"], state["exp_avg_sq"])]
             for piece in cut.pieces:
                 views = [held.narrow(0, piece.start, piece.length) for held in flat]
@@ -136,13 +143,26 @@ def _whole(tensor: Tensor) -> Cut:
     return Cut((tuple(tensor.shape),), (Piece(0, 0, 0, tensor.numel()),))
 
 
-def _adam(group: dict[str, Any], parts: Sequence[Part], corrections: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Move the moments on; returns the roots of the second ones, and the updates."""
+def still(gradient: Tensor, found_inf: Tensor | None) -> None:
+    """Where `found_inf` is 1, make the gradient zero: whatever is multiplied with zero then stays finite."""
+    if found_inf is not None:
+        gradient.masked_fill_(found_inf.bool(), 0.0)
+
+
+def _adam(
+    group: dict[str, Any], parts: Sequence[Part], corrections: Sequence[Tensor], found_inf: Tensor | None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Move the moments on; returns the roots of the second ones, and the updates. Where `found_inf` is 1, gradients are zero."""
     weights, gradients = [part.weight for part in parts], [part.gradient for part in parts]
     means, squares = [part.mean for part in parts], [part.square for part in parts]
     (first, second), (beta1, beta2) = corrections, group["betas"]
-    torch._foreach_lerp_(means, gradients, 1.0 - beta1)
-    torch._foreach_mul_(squares, beta2)
+    if found_inf is None:
+        torch._foreach_lerp_(means, gradients, 1.0 - beta1)
+        torch._foreach_mul_(squares, beta2)
+    else:
+        torch._foreach_mul_(means, torch.where(found_inf.bool(), 1.0, beta1))
+        torch._foreach_add_(means, gradients, alpha=1.0 - beta1)
+        torch._foreach_mul_(squares, torch.where(found_inf.bool(), 1.0, beta2))
     torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - beta2)
     roots = list(torch._foreach_div(squares, second))
     torch._foreach_sqrt_(roots)

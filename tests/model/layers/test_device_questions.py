@@ -1,4 +1,6 @@
-"""No forward or backward pass asks the device for a number: each would make the host wait until the GPU has caught up."""
+"""No forward or backward pass asks the device for a number: each would make the host wait until the GPU has caught up. And none mixes
+tensors of the host with the device's.
+"""
 
 from __future__ import annotations
 
@@ -43,22 +45,44 @@ class NoQuestions(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("choice", ["padded", "buckets", "packed"])
-@pytest.mark.parametrize("packed_rows", [False, True])
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_a_training_step_asks_nothing(family: str, packed_rows: bool, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpadded, "varlen_attention", varlen_on_cpu)  # the kernel exists on GPUs alone
-    config = tiny_config(family=family, **CHANGES.get(family, {}))
+def step_of(family: str, packed_rows: bool, choice: Choice, **changes: Any) -> tuple[Scoring, dict[str, Any], Tensor]:
+    """What a training step is of: network and objectives, a batch, and counts."""
+    config = tiny_config(family=family, **CHANGES.get(family, {}), **changes)
     batch = tiny_batch(rows=6, length=12)
     if packed_rows:
         batch = {**pack(batch), "masked_labels": batch["masked_labels"], "pair_labels": batch["pair_labels"][:3]}
     names = config.own_objectives("nsp" if "pair" in config.heads and not packed_rows else None)
     scoring = Scoring(new_model(config), names, "fp32", weights=config.loss_weights()).train()
-    batch, counts = laid(batch, choice), torch.ones(len(names))
+    return scoring, laid(batch, choice), torch.ones(len(names))
+
+
+@pytest.mark.parametrize("choice", ["padded", "buckets", "packed"])
+@pytest.mark.parametrize("packed_rows", [False, True])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_training_step_asks_nothing(family: str, packed_rows: bool, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpadded, "varlen_attention", varlen_on_cpu)  # the kernel exists on GPUs alone
+    scoring, batch, counts = step_of(family, packed_rows, choice)
     with NoQuestions():
         loss, *_ = scoring(batch, counts)
         loss.backward()
     assert loss.isfinite()
+
+
+@pytest.mark.parametrize("choice", ["padded", "packed"])
+@pytest.mark.parametrize("packed_rows", [False, True])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_training_step_lies_on_one_device(
+    family: str, packed_rows: bool, choice: Choice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's meta device has shapes alone, takes the branches of a device that is no CPU, and refuses the tensors of one."""
+    monkeypatch.setattr(unpadded, "varlen_attention", lambda query, key, value, *_: query + key + value)
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)  # it does not know the meta device
+    scoring, batch, counts = step_of(family, packed_rows, choice, hidden_dropout=0.1, attention_dropout=0.1)
+    scoring.to("meta")
+    loss, figures = scoring({name: part.to("meta") for name, part in batch.items()}, counts.to("meta"))
+    loss.backward()
+    found = [loss, figures, *(p.grad for p in scoring.parameters() if p.grad is not None)]
+    assert {tensor.device.type for tensor in found} == {"meta"}
 
 
 def test_a_student_and_its_teacher_ask_nothing() -> None:

@@ -245,6 +245,39 @@ def test_lambs_rate_goes_with_the_root_of_the_batch() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_a_device_can_leave_a_step_out_by_itself(name: str) -> None:
+    """The first one, and one between others: weights and states stay bit by bit, and the others are what they are without it."""
+    weights, gradients = _given((7, 5), (4, 6), (5,))
+    bad = [torch.full_like(weight, torch.nan) for weight in weights]
+
+    def built(found: list[Tensor]) -> torch.optim.Optimizer:
+        groups = [
+            _group(found[:1], matrices=True, hidden=int(name == "muon")),
+            _group(found[1:2], matrices=True),
+            _group(found[2:], matrices=False),
+        ]
+        return optimizer_kind(name).build(groups, _recipe(name))
+
+    found, expected = ([weight.clone() for weight in weights] for _ in range(2))
+    optimizer, plain = built(found), built(expected)
+    for number, step in enumerate([bad, *gradients[:2], bad, *gradients[2:]]):
+        optimizer.found_inf = torch.tensor(float(step is bad))  # type: ignore[attr-defined]
+        before = [one.clone() for one in found] + [part.clone() for one in found for part in optimizer.state[one].values()]
+        _trained(optimizer, found, [step])
+        after = found + [part for one in found for part in optimizer.state[one].values()]
+        if step is not bad:
+            _trained(plain, expected, [step])
+        elif number == 0:
+            assert all(part.isfinite().all() for part in after)
+            assert [float(optimizer.state[one]["step"]) for one in found] == [0.0] * 3
+            assert all(map(torch.equal, weights, found))
+        else:
+            assert all(map(torch.equal, before, after))
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_a_table_of_states_is_what_the_optimizer_holds(name: str) -> None:
     """Of every parameter, whatever its place: else a checkpoint would lose some."""
     model = new_model(model_config("bert-tiny", vocab_size=50))

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.train.arriving import Arriving, departing
 from model.train.engines.torch import TorchEngine
+from model.train.optimizers import OPTIMIZERS
 from tests.model.datasets import write_dataset
 from tests.model.layers.test_device_questions import QUESTIONS
 from tests.model.train.ranks import STILL, config, here
@@ -41,9 +42,9 @@ class Asked(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize(("precision", "optimizer"), [("fp16", "adamw"), *(("bf16", name) for name in OPTIMIZERS)])
 def test_steps_ask_for_norms_that_were_sent_and_nothing_else(
-    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = TorchEngine.__init__
 
@@ -52,7 +53,8 @@ def test_steps_ask_for_norms_that_were_sent_and_nothing_else(
         self._waits = False
 
     dataset = write_dataset(tmp_path / "data")
-    settings = config(steps=6, precision=precision, log_every=3, model=STILL)  # a CPU's dropout asks the CPU
+    # a CPU's dropout asks the CPU
+    settings = config(steps=6, precision=precision, optimizer=optimizer, log_every=3, model=STILL)
     usual = here(settings, dataset, tmp_path / "usual", micro_batch=4)
     monkeypatch.setattr(TorchEngine, "__init__", as_on_a_gpu)
     with Asked() as asked:
