@@ -11,8 +11,8 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from model.families.config import ModelConfig
 from model.families.presets import model_config
 from model.train.batches import Batches
-from model.train.optimizers import known_optimizer, optimizer_help
-from model.train.schedules import SCHEDULES, Schedule, schedule_kind
+from model.train.optimizers import DEFAULT_OPTIMIZER, known_optimizer, optimizer_help
+from model.train.schedules import SCHEDULES, Schedule, schedule_help, schedule_kind
 from pipeline.core.config import StageConfig, Watching
 from pipeline.core.errors import UsageError, did_you_mean
 from pipeline.core.humanize import seconds_of
@@ -21,10 +21,12 @@ from pipeline.core.roles import name_of, role_of
 VERSION = 3
 
 BASE_LEARNING_RATE, BASE_HIDDEN_SIZE = 1e-4, 768  # BERT-base: Devlin et al., 2019, appendix A.2
-LAMB_LEARNING_RATE, LAMB_BATCH = 5e-3, 32_768
+LAMB_LEARNING_RATE, LAMB_BATCH, LAMB_STEPS = 5e-3, 32_768, 15_625
+MOST_OF_LAMB = 4.0  # times that: .02, where hundreds of steps want most
 LONGEST_WARMUP, WARMUP_SHARE = 10_000, 10  # 10,000 steps there; at most a tenth of a shorter run
 STEPS = 1_000_000  # of BERT
 DECAY_SHARE, POWER = 0.2, 1.0
+TENTHS = 10
 
 
 class PretrainConfig(StageConfig):
@@ -81,16 +83,21 @@ class PretrainConfig(StageConfig):
     causal_share: float | None = Field(default=None, gt=0, lt=1)
     """Of clm beside a masked objective: the share of the samples that is read from left to right; without it half of them."""
 
-    optimizer: str = Field(default="adamw", description=optimizer_help())
+    optimizer: str | None = Field(
+        default=None,
+        description=f"{optimizer_help()} Without it that of the training that it continues, else {DEFAULT_OPTIMIZER}.",
+    )
 
     learning_rate: float | None = Field(default=None, gt=0)
-    """The peak; without it BERT-base's 1e-4, raised in proportion for models narrower than 768, and with lamb its paper's for the batch."""
+    """The peak; without it BERT-base's 1e-4, raised in proportion for models narrower than 768, and with lamb, whose rate is a share of the
+    weights, its paper's, up to .02 in few steps. AdamW's is for trainings of days: those of minutes want two to six times as much."""
 
     embedding_rate: float = Field(default=1.0, gt=0)
     """What the embeddings' learning rate is of the others'."""
 
     hidden_rate: float = Field(default=1.0, gt=0)
-    """What the learning rate of the layers' matrices is of the others'; with muon, of its own updates beside those of AdamW."""
+    """What the learning rate of the layers' matrices is of the others'; with muon, of its own updates beside those of AdamW: 3 is better
+    in trainings of minutes."""
 
     warmup_steps: int | None = Field(default=None, ge=0)
     """Steps of linear rise from 0, at the beginning of the schedule; without it 10,000, at most a tenth of the schedule's steps."""
@@ -98,8 +105,7 @@ class PretrainConfig(StageConfig):
     warmup_share: float | None = Field(default=None, ge=0, le=1)
     """The same as a share of the schedule, and the only way to say it of tokens or a budget, where it is .1 if nothing is said."""
 
-    schedule: str = "linear"
-    """How the learning rate falls after the warm-up: a name in the table of schedules."""
+    schedule: str = Field(default="linear", description=schedule_help())
 
     decay_share: float | None = Field(default=None, gt=0, le=1)
     """The share of the schedule that wsd's fall takes at its end; without it .2."""
@@ -164,6 +170,9 @@ class PretrainConfig(StageConfig):
     milestone_every: Watching[int | None] = Field(default=None, ge=1)
     """Keep the checkpoint of every so many steps for good, beside those of milestones."""
 
+    keep_last: Watching[int] = Field(default=3, ge=1, le=TENTHS)
+    """Checkpoints that stay of a finished training for `cloze merge`: the last one, and those at the last tenths of the way before it."""
+
     max_skipped: Watching[int] = Field(default=10, ge=1)
     """Steps in a row that may be skipped for a gradient that is not finite before training gives up."""
 
@@ -181,8 +190,8 @@ class PretrainConfig(StageConfig):
 
     @field_validator("optimizer")
     @classmethod
-    def _known_optimizer(cls, value: str) -> str:
-        return known_optimizer(value)
+    def _known_optimizer(cls, value: str | None) -> str | None:
+        return None if value is None else known_optimizer(value)
 
     @field_validator("betas")
     @classmethod
@@ -307,23 +316,35 @@ class PretrainConfig(StageConfig):
         """A model's name is the preset to start from."""
         return {"preset": value} if field == "model" and isinstance(value, str) else None
 
-    @property
-    def peak_learning_rate(self) -> float:
-        """`learning_rate`, or the one that suits the optimizer and the width."""
-        return self.suited_learning_rate if self.learning_rate is None else self.learning_rate
+    def peak_learning_rate(self, before: int = 0) -> float:
+        """`learning_rate`, or the one that suits. Args: before: steps of the phases before."""
+        return self.suited_learning_rate(before) if self.learning_rate is None else self.learning_rate
 
-    @property
-    def suited_learning_rate(self) -> float:
-        """1e-4 · 768 / hidden_size, at least 1e-4: Adam's best rate falls with the width (Yang et al., "Tensor Programs V", 2022,
+    def suited_learning_rate(self, before: int = 0) -> float:
+        """What suits the optimizer, the width and the length.
+
+        1e-4 · 768 / hidden_size, at least 1e-4: Adam's best rate falls with the width (Yang et al., "Tensor Programs V", 2022,
         Table 3); BERT-large keeps BERT-base's.
 
-        LAMB's is a share of the weights, whatever the width: 5e-3 at 32,768 sequences, with the root of their number
-        (You et al., 2020, Table 4).
+        LAMB's is a share of the weights, whatever the width: 5e-3 at 32,768 sequences and 15,625 steps, with the root of the sequences
+        (You et al., 2020, Table 4). Its trainings all see the same samples, so that is one over the root of the steps as well, and this
+        is what holds of shorter ones (docs/speedrun.md).
         """
         if self.optimizer == "lamb":
-            return LAMB_LEARNING_RATE * math.sqrt(self.global_batch / LAMB_BATCH)
+            shares = [self.global_batch / LAMB_BATCH]
+            if self.last_step is not None:
+                shares.append(min(LAMB_STEPS / (self.schedule_steps or before + self.last_step), MOST_OF_LAMB**2))
+            return LAMB_LEARNING_RATE * math.sqrt(max(shares))
         width = BASE_HIDDEN_SIZE if self.model is None else self.model.hidden_size
         return max(BASE_LEARNING_RATE, BASE_LEARNING_RATE * BASE_HIDDEN_SIZE / width)
+
+    def identity(self) -> dict[str, Any]:
+        found = super().identity()
+        if self.optimizer == DEFAULT_OPTIMIZER:  # as if nothing were said
+            del found["optimizer"]
+        if self.optimizer == "lamb" and self.learning_rate is None and self.last_step is not None:
+            found["lamb_rate"] = "steps"  # once by the batch alone
+        return found
 
     def course(self, whole: float) -> Schedule:
         """The learning rate's course, over `whole` steps, tokens or billionths of the time."""
@@ -335,7 +356,7 @@ class PretrainConfig(StageConfig):
         elif not kind.rises:
             warmup = 0.0
         else:
-            warmup = whole // WARMUP_SHARE
+            warmup = max(float(kind.needs_warmup), whole // WARMUP_SHARE)
             if self.last_step is not None:
                 warmup = min(LONGEST_WARMUP, warmup)
         return Schedule(

@@ -133,9 +133,8 @@ def ahead(
     else:
         tokens = float(config.tokens or 0) if config.last_step is None else config.batches.before(config.last_step) * mean
     steps = round(tokens / (config.global_batch * mean))
-    kept = (
-        execution.keep_checkpoints + len(config.milestones) + (steps // config.milestone_every if config.milestone_every else 0)
-    )
+    kept = execution.keep_checkpoints + config.keep_last - 1 + len(config.milestones)
+    kept += steps // config.milestone_every if config.milestone_every else 0
     taken = (0, 0)
     if model is not None:
         taken = training_memory(

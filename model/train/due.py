@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from model.train.config import TENTHS
 from model.train.interfaces import Milestones, Training
 from model.train.pace import Moment
 from model.train.state import Progress
@@ -60,7 +61,16 @@ class Due:
         """Whether the step that is done gets a checkpoint, by its number, or as the best so far; the last one always does."""
         step, every = progress.step, self._execution.checkpoint_every
         due = bool(every and step % every == 0) and not progress.skipped_in_a_row  # no pruning of the one to go back to
-        return (step != self.last and (step in self._training.milestones or due)) or self.best(progress) == step
+        kept = step in self._training.milestones or step in progress.kept
+        return (step != self.last and (kept or due)) or self.best(progress) == step
+
+    def closes(self, step: int, moment: Moment) -> bool:
+        """Whether it is the end of one of the last tenths of this training, whose checkpoints stay."""
+        pace, begun = self._training.recipe.pace, self._training.begun.step
+        if pace.steps is not None:  # the course may be longer than this training
+            moment = Moment(done=step - 1 - begun, size=1, whole=pace.steps - begun, last=step == pace.steps)
+        late = moment.share >= (TENTHS + 1 - self._training.keep_last) / TENTHS
+        return late and moment.ends(TENTHS) and not moment.last
 
     def best(self, progress: Progress) -> int | None:
         """The best step so far, where its checkpoint is to be kept."""
@@ -69,7 +79,7 @@ class Due:
     def kept(self, progress: Progress) -> Milestones:
         """The steps whose checkpoints stay."""
         kept, best = self._training.milestones, self.best(progress)
-        return kept if best is None else replace(kept, steps=kept.steps | {best})
+        return replace(kept, steps=kept.steps | {*progress.kept} | (set() if best is None else {best}))
 
     def clock(self) -> bool:
         """Whether the clock says that a checkpoint is due, where no number of steps does. Asking sets it anew."""

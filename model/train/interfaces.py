@@ -304,6 +304,7 @@ class Training:
         begun: where it begins; the source begins there too.
         data: the fingerprint of what the source reads; a phase on the same goes on in its order.
         milestones: whose checkpoints are kept for good.
+        keep_last: so many more: the last one, and those at the last tenths of the training before it.
         utilisation: what its speed is measured by; None: nothing is told of it.
         mixed: where the source mixes several datasets, what is counted of them.
         alarms: a log line to what somebody who watches would say.
@@ -328,6 +329,7 @@ class Training:
     begun: Position = START
     data: str = ""
     milestones: Milestones = NO_MILESTONES
+    keep_last: int = 1
     utilisation: Utilisation | None = None
     mixed: Mixed | None = None
     alarms: Callable[[Mapping[str, Any]], Sequence[str]] | None = None

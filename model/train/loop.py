@@ -248,6 +248,8 @@ class _Loop:
                     self.due.last = progress.step + 1
                 with self.pulse.within(Phase.COMPUTING):
                     line = self._step(work, agreed, moment)
+                if self.due.closes(progress.step, moment):
+                    progress.kept.append(progress.step)
                 self.clock.step(agreed.tokens, work.sizes)
                 if note := self.waits.heard(agreed.own):
                     self.telling.note(note, "warning")

@@ -7,6 +7,7 @@ written down (`pace.jsonl`), so that a training that was killed repeats its step
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
@@ -19,10 +20,12 @@ import psutil
 from model.train.distributed import World
 from model.train.metrics import Lines
 from pipeline.core import storage
+from pipeline.core.errors import UsageError
 
 WHOLE = 1_000_000_000  # a budget is counted in billionths: ranks add up whole numbers
 PACE = "pace.jsonl"
 RECENT = 15  # steps whose median is what a step takes
+FIRST = WHOLE // 1000  # what the steps count before anybody knows what one takes
 
 Told = tuple[int, int]  # what the first rank tells of a step: where it begins and where it will end
 
@@ -84,6 +87,17 @@ class Pace(Protocol):
         """Whether a training that has `step` steps and so many tokens behind it, over all phases, has ended. The first rank asks."""
         ...
 
+    def check(self) -> int:
+        """Refuse a length that cannot hold a step, when all is ready for the first. The first rank asks.
+
+        Returns:
+            0.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        ...
+
     def sync(self) -> None:
         """Have what was told on disk before a checkpoint says that it was. Any thread may call it."""
         ...
@@ -116,6 +130,9 @@ class StepPace:
     def over(self, step: int, tokens: int) -> bool:
         return step >= self.steps
 
+    def check(self) -> int:
+        return 0
+
     def sync(self) -> None:
         """Nothing is told."""
 
@@ -147,6 +164,9 @@ class TokenPace:
     def over(self, step: int, tokens: int) -> bool:
         return tokens - self.first >= self.tokens
 
+    def check(self) -> int:
+        return 0
+
     def sync(self) -> None:
         """Nothing is told."""
 
@@ -155,13 +175,13 @@ class TokenPace:
 class TimePace:
     """So many seconds from the start of the first rank's process to the end of the command.
 
-    A session that goes on from a kill repeats what was told, and has what was left then.
+    The course begins when it is known what a step takes: reading, building and compiling, which come before, would else eat up the
+    warm-up of a short training. A session that goes on from a kill repeats what was told, and has what was left then.
 
     Attributes:
         seconds: the budget.
         begun: the step (from 0) that this training begins with.
         closing: what a step takes, in seconds, to what comes after the last one: measuring, saving, finishing.
-        ahead: how many steps are told of before they begin: 1 with several ranks.
         clock: seconds since the process began.
     """
 
@@ -175,36 +195,59 @@ class TimePace:
     whole: float = WHOLE
     _lines: Lines = field(init=False)
     _told: list[Told] = field(init=False)
+    _start: float = 0.0  # of the course, on the clock of the first session
     _offset: float = 0.0
     _replayed: int = 0
     _before: float | None = None
-    _warm: bool = False
+    _cold: int = 1
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def __post_init__(self) -> None:
         self._lines = Lines(storage.join(self.path, PACE), self.world)
-        self._told = [(int(line["begins"]), int(line["ends"])) for line in self._lines.read()]
+        before = self._lines.read()
+        self._told = [(int(line["begins"]), int(line["ends"])) for line in before]
         self._replayed = len(self._told)
+        self._start = float(before[-1].get("start", 0.0)) if before else 0.0
+        # The first step allocates and compiles. Several ranks are told of a step before the one before it runs.
+        self._cold = 2 if self.world.size > 1 else 1
+
+    def check(self) -> int:
+        now = self.clock()
+        if not self._told and now >= self.seconds:
+            raise UsageError(
+                f"budget ({self.seconds:g}s) was over before the first step: starting took {now:.1f} s; use {math.ceil(3 * now)}s or more"
+            )
+        return 0
 
     def tell(self, step: int) -> Told:
         now, number = self.clock(), step - self.begun
-        if self._before is not None and self._warm:  # the first step allocates and compiles
-            self._recent.append(now - self._before)
-        self._warm, self._before = self._before is not None, now
+        self._see(now)
         if number < len(self._told):
             return self._told[number]
         typical = statistics.median(self._recent) if self._recent else 0.0
-        whole = max(1e-3, self.seconds - self.closing(typical))
-        earlier = self._told[-1][1] if self._told else 0
-        if number == self._replayed and number:  # the first step that is new after a kill
-            self._offset = earlier * whole / WHOLE - now
-        ahead = typical if self.world.size > 1 else 0.0
-        begins = max(earlier, int(WHOLE * (now + self._offset + ahead) / whole))
-        found = begins, begins + int(WHOLE * typical / whole)
+        until, earlier = self.seconds - self.closing(typical), self._told[-1][1] if self._told else 0
+        if self._recent or self._replayed:
+            course = max(1e-3, until - self._start)
+            if number == self._replayed:  # the first step that is new after a kill
+                self._offset = self._start + earlier * course / WHOLE - now
+            ahead = typical if self.world.size > 1 else 0.0
+            begins = max(earlier, int(WHOLE * (now + self._offset - self._start + ahead) / course))
+            found = begins, begins + int(WHOLE * typical / course)
+        else:
+            self._start = now
+            found = earlier, earlier + FIRST if now < until else WHOLE
         if earlier < WHOLE:  # of several ranks, the first asks for a step more than there will be
             self._told.append(found)
-            self._lines.add({"step": step + 1, "begins": found[0], "ends": found[1]})
+            self._lines.add({"step": step + 1, "begins": found[0], "ends": found[1], "start": round(self._start, 3)})
         return found
+
+    def _see(self, now: float) -> None:
+        """Learn what a step takes from the time since the last call."""
+        if self._before is not None and self._cold == 0:
+            self._recent.append(now - self._before)
+        elif self._before is not None:
+            self._cold -= 1
+        self._before = now
 
     def moment(self, step: int, tokens: int, size: int, told: Told) -> Moment:
         begins, ends = told

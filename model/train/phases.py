@@ -93,20 +93,29 @@ def beginning(found: state.Resumed, config: PretrainConfig, info: DatasetInfo, p
         pieces: the dataset's tokenizer directory.
 
     Raises:
-        UsageError: model, optimizer or dataset are not such that the optimizer's state can go on.
+        UsageError: model or dataset are not such that the optimizer's state can go on.
     """
     with checkpoint.held(found.path) as directory:
         said = checkpoint.described(directory)
         if config.model is not None:
             check_same_shape(config.model, said, found.path)
         model = _model(said, info, pieces)
-    before = str(found.run.config.get("optimizer"))
-    if before != config.optimizer:
-        raise UsageError(
-            f"optimizer ({config.optimizer}) is not that of {found.path} ({before}), whose state it cannot go on with; use"
-            f" {before}, or begin a new training from the weights with checkpoint"
-        )
     return Beginning(model=model, state=found.weights)
+
+
+def optimizer(found: state.Resumed, wanted: str | None) -> str:
+    """The optimizer that the phase goes on with: the trunk's.
+
+    Raises:
+        UsageError: another one was asked for.
+    """
+    before = str(found.run.config.get("optimizer"))
+    if wanted not in (None, before):
+        raise UsageError(
+            f"optimizer ({wanted}) is not that of {found.path} ({before}), whose state it cannot go on with; leave it out, or"
+            " begin a new training from the weights with checkpoint"
+        )
+    return before
 
 
 def _model(said: Loaded, info: DatasetInfo, pieces: str) -> ModelConfig:

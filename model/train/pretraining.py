@@ -75,6 +75,7 @@ def _outcome(setup: Setup, finished: Finished, build: Build, world: World) -> Ou
         "zero": training.engine.zero,
         "micro_batch": training.micro_batch,
         "accumulation": training.accumulation,
+        "optimizer": training.recipe.optimizer,
         "learning_rate": training.recipe.learning_rate,
         "parameters": setup.parameters,
         "peak_flops": None if training.utilisation is None else training.utilisation.peak,

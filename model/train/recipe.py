@@ -7,6 +7,7 @@ from model.train.config import PretrainConfig
 from model.train.distributed import World
 from model.train.heldout import SHARE, HeldOutMeasure
 from model.train.interfaces import START, Position, Recipe
+from model.train.optimizers import DEFAULT_OPTIMIZER
 from model.train.pace import Pace, StepPace, TimePace, TokenPace
 from model.train.precision import Precision
 
@@ -44,16 +45,16 @@ def step_pace(config: PretrainConfig, begun: Position = START) -> StepPace:
     return StepPace(steps=begun.step + config.last_step, first=first, span=span)
 
 
-def recipe(config: PretrainConfig, precision: Precision, pace: Pace) -> Recipe:
-    """The config's, with what it leaves open settled, for a training of that length."""
+def recipe(config: PretrainConfig, precision: Precision, pace: Pace, begun: Position = START) -> Recipe:
+    """The config's, with what it leaves open settled, for a training of that length that begins there."""
     return Recipe(
         pace=pace,
-        learning_rate=config.peak_learning_rate,
+        learning_rate=config.peak_learning_rate(begun.step),
         schedule=config.course(pace.whole),
         seed=config.seed,
         precision=precision,
         reduce=config.reduce,
-        optimizer=config.optimizer,
+        optimizer=config.optimizer or DEFAULT_OPTIMIZER,
         rates={"embeddings": config.embedding_rate, "hidden": config.hidden_rate},
         betas=config.betas,
         eps=config.eps,

@@ -22,6 +22,7 @@ from model.train.distributed import World
 from model.train.heldout import HeldOut, HeldOutMeasure, counted, entropy
 from model.train.interfaces import START, Milestones, Position, Saved, Training
 from model.train.mixed import Counted
+from model.train.optimizers import DEFAULT_OPTIMIZER
 from model.train.parameters import freeze_unused
 from model.train.precision import DTYPES, check_reduce, multiply_fp32, settle
 from model.train.recipe import pace_of, recipe
@@ -78,7 +79,10 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     else:
         beginning = begin(config.model, build.inputs.get("checkpoint"), info, data.tokenizer, teacher)
     model = beginning.model
-    config = config.model_copy(update={"model": model})
+    optimizer = config.optimizer or DEFAULT_OPTIMIZER
+    if resumed is not None and phase is not None:
+        optimizer = phases.optimizer(resumed, config.optimizer)
+    config = config.model_copy(update={"model": model, "optimizer": optimizer})
     names = choose(model, info, config.objectives, teacher.model if teacher else None)
     directions = directions_of(names, config.causal_share, config.initial_batch or config.global_batch)
     asked, auto = build.execution.micro_batch, build.execution.micro_batch == trial.AUTO
@@ -91,7 +95,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         teacher.model if teacher else None,
         directions.causal_share,
     )
-    if steep := too_steep(config.peak_learning_rate, config.suited_learning_rate, config.optimizer):
+    if steep := too_steep(config.peak_learning_rate(), config.suited_learning_rate(), optimizer):
         notes.append(steep)
     own = resumed if resumed is not None and resumed.own else None
     precision = settle(config.precision, own.run.precision if own else None, world.device, notes)
@@ -135,7 +139,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
     if unused:
         notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
     if resumed is not None:
-        phases.check_optimizer(resumed, network, config.optimizer)
+        phases.check_optimizer(resumed, network, optimizer)
     networks = [network, *([teacher.network] if teacher else [])]
     layout = layout_for(networks, world.device, DTYPES[precision], compiled=compiled, packed_rows=info.packed)
     if auto:
@@ -196,15 +200,17 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
             )
     milestones = Milestones(steps=frozenset(config.milestones), every=config.milestone_every)
     last = begun.step + (config.last_step or max(config.milestones, default=0))
-    checkpoints = build.execution.keep_checkpoints + milestones.within(begun.step, last)
+    checkpoints = build.execution.keep_checkpoints + milestones.within(begun.step, last) + config.keep_last - 1
     world.first_decides(lambda: sizing.check_disk(build.path, parameters, checkpoints, config.ema is not None))
     using = utilisation(model, precision, world.device, world.size) if world.first else None  # the one that tells
     if using is not None and using.peak is None:
         notes.append(using.source)
+    pace = pace_of(config, build.path, world, begun, measure, parameters)
+    world.first_decides(pace.check)
     training = Training(
         path=build.path,
         config=config.model_dump(mode="json"),
-        recipe=recipe(config, precision, pace_of(config, build.path, world, begun, measure, parameters)),
+        recipe=recipe(config, precision, pace, begun),
         engine=engine,
         source=source,
         trained=scoring,
@@ -218,6 +224,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         begun=begun,
         data=data.fingerprint,
         milestones=milestones,
+        keep_last=config.keep_last,
         utilisation=using,
         mixed=Counted.of(data, source.sampler, begun),
         alarms=_alarms(config, scoring, heldout, model).seen,

@@ -34,7 +34,7 @@ STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
 WEIGHTS = "weights.safetensors"
 # of checkpoints that do not say it
-OLDER: dict[str, Any] = {"passed": [], "places": {}, "by_source": [], "overflows": 0, "loss_scale": []}
+OLDER: dict[str, Any] = {"kept": [], "passed": [], "places": {}, "by_source": [], "overflows": 0, "loss_scale": []}
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class Progress:
         pending: the log line of this step, where a stop broke off its measurement.
         first_loss: the loss before the first update of this phase.
         best: the best measurement of this phase so far, and its step.
+        kept: steps of this phase whose checkpoints stay, beside milestones; see `model.train.due.Due.closes`.
         passed: what this phase has passed over: (step, steps), see `model.train.rollback`.
         places: of a mixture's datasets, by fingerprint: the next sample of each.
         by_source: real tokens of each dataset of a mixture, in this phase.
@@ -73,6 +74,7 @@ class Progress:
     pending: dict[str, Any] | None = None
     first_loss: float | None = None
     best: dict[str, float] | None = None
+    kept: list[int] = field(default_factory=list)
     passed: list[list[int]] = field(default_factory=list)
     places: dict[str, int] = field(default_factory=dict)
     by_source: list[int] = field(default_factory=list)
@@ -127,7 +129,7 @@ class Resumed:
 
     def as_phase(self) -> Resumed:
         """For a training that goes on from here as a new phase: the counters go on, its lines and measurements are its own."""
-        progress = replace(self.progress, window={}, pending=None, first_loss=None, best=None, passed=[], by_source=[])
+        progress = replace(self.progress, window={}, pending=None, first_loss=None, best=None, kept=[], passed=[], by_source=[])
         return replace(self, progress=progress, own=False)
 
 

@@ -68,8 +68,8 @@ def choose(path: str, last: int, steps: Sequence[int]) -> list[str]:
         UsageError: it does not keep them.
     """
     kept = {checkpoints.step_of(directory): directory for directory in checkpoints.complete_steps(path)}
-    there = f"keeps checkpoints of {len(kept)} steps ({', '.join(map(str, kept)) or 'none'})"
-    remedy = "train with milestone_every, which keeps more"
+    there = f"keeps checkpoints of {len(kept)} step{'' if len(kept) == 1 else 's'} ({', '.join(map(str, kept)) or 'none'})"
+    remedy = "train with keep_last or milestone_every, which keep more"
     if steps:
         lacking = sorted(set(steps) - kept.keys())
         if lacking:

@@ -2,7 +2,7 @@
 
 Averaging the end of a training (Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", 2018; mmBERT and
 Llama 3 average their last checkpoints) does some of what a decay of the learning rate does, without one. It needs checkpoints that are
-kept: `milestone_every` of the pretraining.
+kept: `keep_last` and `milestone_every` of the pretraining.
 
 The command line imports this module at every start; torch comes in when the stage runs.
 """

@@ -72,8 +72,8 @@ class FinetuneConfig(StageConfig):
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled, on matrices alone: not on biases and norms."""
 
-    clip: float = Field(default=1.0, gt=0)
-    """The gradient's greatest norm."""
+    clip: float = Field(default=1.0, ge=0)
+    """The gradient's greatest norm; 0 never clips."""
 
     dropout: float | None = Field(default=None, ge=0, lt=1)
     """Dropout before the task's head; by default the model's hidden_dropout."""

@@ -26,6 +26,7 @@ OPTIMIZERS: dict[str, str] = {
     "lamb": "model.train.optimizers.lamb:OPTIMIZER",
     "muon": "model.train.optimizers.muon:OPTIMIZER",
 }
+DEFAULT_OPTIMIZER = "adamw"
 
 
 def known_optimizer(name: str) -> str:

@@ -23,6 +23,11 @@ SCHEDULES: dict[str, str] = {
 }
 
 
+def schedule_help() -> str:
+    """The help text of a config's field."""
+    return f"How the learning rate falls after the warm-up: {', '.join(SCHEDULES)}."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """What a schedule may look at beside the progress.

@@ -35,9 +35,17 @@ STILL = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
 
 
 def config(**values: Any) -> PretrainConfig:
-    """A config for a run of seconds, in fp32."""
+    """A config for a run of seconds, in fp32, that keeps no checkpoint unasked."""
     model = {**TINY, **values.pop("model", {})}
-    base = {"steps": 6, "global_batch": 8, "learning_rate": 3e-3, "precision": "fp32", "heldout_rows": 8, "model": model}
+    base = {
+        "steps": 6,
+        "global_batch": 8,
+        "learning_rate": 3e-3,
+        "precision": "fp32",
+        "heldout_rows": 8,
+        "keep_last": 1,
+        "model": model,
+    }
     return PretrainConfig.model_validate({**base, **values})
 
 

@@ -83,7 +83,7 @@ BERTS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "be
 
 
 def test_learning_rates_fall_with_the_width() -> None:
-    rates = {name: PretrainConfig(model=name).peak_learning_rate for name in BERTS}  # type: ignore[arg-type]
+    rates = {name: PretrainConfig(model=name).peak_learning_rate() for name in BERTS}  # type: ignore[arg-type]
     assert rates["bert-base"] == rates["bert-large"] == pytest.approx(1e-4)
     assert rates["bert-tiny"] == pytest.approx(6e-4)
     assert sorted(rates.values(), reverse=True) == list(rates.values())

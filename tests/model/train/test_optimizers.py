@@ -238,10 +238,25 @@ def test_places_have_rates_of_their_own() -> None:
     assert recipe(usual, "fp32", step_pace(usual)).learning_rates_at(pace.moment(0, 0, 0, (0, 0))).keys() == {"learning_rate"}
 
 
-def test_lambs_rate_goes_with_the_root_of_the_batch() -> None:
-    assert PretrainConfig(optimizer="lamb", global_batch=32_768).peak_learning_rate == pytest.approx(5e-3)
-    assert PretrainConfig(optimizer="lamb", global_batch=512).peak_learning_rate == pytest.approx(5e-3 / 8)
-    assert PretrainConfig(optimizer="lamb", learning_rate=1e-3).peak_learning_rate == 1e-3
+def test_lambs_rate_is_its_paper_s_and_higher_in_fewer_steps() -> None:
+    def rate(before: int = 0, **values: Any) -> float:
+        return PretrainConfig(optimizer="lamb", **values).peak_learning_rate(before)
+
+    for batch in (512, 4096, 32_768):  # Table 4: the same samples in any batch
+        samples = 32_768 * 15_625
+        for length in ({"steps": samples // batch}, {"steps": 9, "schedule_steps": samples // batch}, {"budget": "10m"}):
+            assert rate(global_batch=batch, **length) == pytest.approx(5e-3 * (batch / 32_768) ** 0.5), length
+    assert rate(global_batch=128, steps=2_500) == pytest.approx(5e-3 * 2.5)
+    assert rate(500, global_batch=128, steps=2_000) == rate(global_batch=128, steps=2_500)  # a phase's count from the first's
+    assert rate(global_batch=128, steps=20) == pytest.approx(0.02)
+    assert rate(learning_rate=1e-3) == 1e-3
+
+
+def test_what_is_said_is_the_fingerprint_not_how() -> None:
+    """AdamW said or not is one training; LAMB's own rate was another one before it went by the steps."""
+    assert PretrainConfig(optimizer="adamw").identity() == PretrainConfig().identity()
+    assert PretrainConfig(optimizer="lamb").identity() == {"optimizer": "lamb", "lamb_rate": "steps"}
+    assert PretrainConfig(optimizer="lamb", learning_rate=1e-3).identity() == {"optimizer": "lamb", "learning_rate": 1e-3}
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))

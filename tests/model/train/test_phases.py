@@ -12,6 +12,7 @@ import pytest
 
 from model import checkpoint
 from model.train import optimizers
+from model.train.config import PretrainConfig
 from model.train.interfaces import Milestones
 from model.train.metrics import timeless
 from model.train.stage import STAGE
@@ -175,6 +176,26 @@ def test_milestones_are_saved_between_other_checkpoints_and_survive_them(data: P
     assert Milestones(steps=frozenset({3, 10, 99}), every=5).within(3, 20) == 4  # 5, 10, 15, 20
 
 
+def test_the_last_tenths_of_a_training_stay_for_merging(data: Path, trunk: Path, tmp_path: Path) -> None:
+    """Of steps and of tokens, of a phase under a longer schedule, and through a stop between them; `cloze merge` takes three by default."""
+    assert PretrainConfig().keep_last == 3
+    settings = config(steps=20, schedule_steps=40, keep_last=3)
+    begin = {"continue": str(trunk)}
+    here(settings, str(data / "short"), tmp_path / "run", more=begin, stop_at=27, checkpoint_every=1, keep_checkpoints=1)
+    assert kept(tmp_path / "run") == [26, 27]
+    run = here(settings, str(data / "short"), tmp_path / "run", more=begin, checkpoint_every=1, keep_checkpoints=1)
+    assert kept(tmp_path / "run") == [26, 28, 30]
+    assert run.outcome is not None
+    assert run.outcome.summary["milestones"] == {}  # nobody asked for them
+    settings = config(steps=None, tokens=2500, keep_last=2, log_every=1)
+    here(settings, str(data / "short"), tmp_path / "tokens", stop_at=5)
+    here(settings, str(data / "short"), tmp_path / "tokens")
+    tokens = {line["step"]: line["tokens"] for line in lines(tmp_path / "tokens" / "metrics.jsonl")}
+    nearly, whole = kept(tmp_path / "tokens")
+    assert tokens[nearly - 1] < 2250 <= tokens[nearly] < tokens[whole]
+    assert whole == max(tokens)
+
+
 def kept(run: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
 
@@ -204,4 +225,19 @@ def test_what_cannot_go_on_is_one_sentence(data: Path, trunk: Path, tmp_path: Pa
     shutil.copytree(trunk / "checkpoints", tmp_path / "unfinished" / "checkpoints")
     refused("is not finished; wait for it, or name one of its checkpoints", path=tmp_path / "unfinished")
     monkeypatch.setitem(optimizers.OPTIMIZERS, "other", optimizers.OPTIMIZERS["adamw"])
-    refused(r"optimizer \(other\) is not that of .* \(adamw\), whose state it cannot go on with", optimizer="other")
+    refused(
+        r"optimizer \(other\) is not that of .* \(adamw\), whose state it cannot go on with; leave it out", optimizer="other"
+    )
+
+
+def test_a_phase_has_the_optimizer_of_its_trunk(data: Path, tmp_path: Path) -> None:
+    """Said or not: its state is there, and no other could go on with it. Stopped in its middle, too."""
+    pretrain(data / "short", tmp_path / "trunk", steps=2, optimizer="lamb")
+    begin = {"continue": str(tmp_path / "trunk")}
+    for name, values in (("said", {"optimizer": "lamb"}), ("left", {})):
+        found = pretrain(data / "long", tmp_path / name, begin, steps=3, **values)
+        assert found.manifest.summary["optimizer"] == "lamb"
+    settings = config(steps=3, log_every=1)
+    here(settings, str(data / "long"), tmp_path / "halves", more=begin, stop_at=4)
+    here(settings, str(data / "long"), tmp_path / "halves", more=begin)
+    assert last(tmp_path / "said") == last(tmp_path / "left") == last(tmp_path / "halves")

@@ -60,6 +60,7 @@ def test_schedules_are_what_their_papers_say() -> None:
     cycle = course("one-cycle", 1000)
     assert (cycle[0], cycle[300], cycle[650]) == pytest.approx((0.04, 1.0, 0.5))
     assert course("one-cycle", 1000, 100)[100] == pytest.approx(1.0)
+    assert course("inverse-sqrt", 4, 1) == pytest.approx([1.0, 1.0, 1 / math.sqrt(2), 1 / math.sqrt(3)])
     assert course("linear", 100, 0, final=0.1)[50] == pytest.approx(0.1 + 0.9 * 0.5)
 
 
@@ -70,6 +71,8 @@ def test_the_warm_up_is_a_share_of_what_it_is_counted_in() -> None:
     assert PretrainConfig(steps=200, warmup_share=0.5).course(200).warmup == 100
     assert PretrainConfig(tokens=10**9).course(10**9).warmup == 10**8  # tokens know no 10,000 steps
     assert PretrainConfig(steps=200, schedule="one-cycle").course(200).warmup == 0  # it rises by itself
+    assert PretrainConfig(steps=5, schedule="inverse-sqrt").course(5).warmup == 1  # it falls from where that ends
+    assert PretrainConfig(steps=5).course(5).warmup == 0
 
 
 @pytest.mark.parametrize(

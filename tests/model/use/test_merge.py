@@ -82,7 +82,10 @@ def test_what_reads_a_checkpoint_reads_it(trained: Path, dataset: str, tmp_path:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"last": 5}, r"keeps checkpoints of 4 steps \(2, 4, 6, 8\), last asks for 5; lower it, or train with milestone_every"),
+        (
+            {"last": 5},
+            r"keeps checkpoints of 4 steps \(2, 4, 6, 8\), last asks for 5; lower it, or train with keep_last or milestone_every",
+        ),
         ({"steps": [3, 4]}, r"keeps checkpoints of 4 steps \(2, 4, 6, 8\) and not of 3"),
         ({"steps": [4, 4]}, "is one checkpoint, whose mean is itself"),
         ({"last": 2, "steps": [2, 4]}, "exclude each other"),
