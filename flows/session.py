@@ -23,7 +23,7 @@ from flows.graph.demand import demand
 from flows.launchers import retries, slots
 from flows.tracking.node import NodeFacts, status_of
 from flows.tracking.records import RunRecords
-from flows.tracking.spool import FLUSH_SECONDS
+from flows.tracking.spool import FLUSH_SECONDS, STOP_SECONDS
 from flows.views import terminal
 from flows.views.instances import MOST_LINES
 from flows.views.live import StageDisplay, live_lines
@@ -31,8 +31,6 @@ from pipeline.core.errors import Stopped
 from pipeline.core.execute import Result
 from pipeline.core.lock import locked
 from pipeline.core.reporting import SILENT, Reporter
-
-STOP_SECONDS = 2.0  # that a stopped run waits for MLflow: who stopped it will kill it soon
 
 
 class RunParameters(BaseModel):
@@ -285,6 +283,10 @@ class _Shown(Reporter):
         self.display.progress(done, total, unit, figures)
         self.record.progress(self.step.name, done, total, unit, figures)
         self.also.progress(done, total, unit, figures)
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        self.display.metrics(values)
+        self.also.metrics(values)
 
     def grace(self, seconds: float) -> None:
         self.record.facts(self.step.name, grace_seconds=seconds)

@@ -68,7 +68,7 @@ def test_every_row_runs_on_a_cpu(tmp_path: Path) -> None:
             wanted,
         ],
         cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "nowhere"},  # nor does a single process need a network
         capture_output=True,
         text=True,
         timeout=850,
@@ -96,19 +96,20 @@ for line in sys.stdin:
     row = json.loads(line)["row"]
     if row == "dies": os.abort()
     if row == "hangs": time.sleep(600)
-    print(json.dumps({"row": row, "ok": True, "took": 0.0, "figures": {}}), flush=True)
+    print(json.dumps({"row": row, "ok": row != "fails", "took": 0.0, "figures": {"process": os.getpid()}}), flush=True)
 """
 
 
-def test_a_row_that_dies_or_hangs_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_row_that_dies_or_hangs_or_fails_costs_itself_alone(tmp_path: Path) -> None:
     child = Child([sys.executable, "-c", CHILD], tmp_path / "log", os.environ)
-    rows = [
-        child.ask(row, 1.0, limit) for row, limit in (("a", 60.0), ("dies", 60.0), ("b", 60.0), ("hangs", 1.0), ("c", 60.0))
-    ]
+    limits = {"a": 60.0, "dies": 60.0, "b": 60.0, "hangs": 1.0, "c": 60.0, "fails": 60.0, "d": 60.0, "e": 60.0}
+    rows = {row: child.ask(row, 1.0, limit) for row, limit in limits.items()}
     child.end()
-    assert [row["ok"] for row in rows] == [True, False, True, False, True]
-    assert rows[1]["error"].startswith("the process ended (SIGABRT)")
-    assert rows[3]["error"] == "took longer than 1 s"
+    assert {row for row, answer in rows.items() if not answer["ok"]} == {"dies", "hangs", "fails"}
+    assert rows["dies"]["error"].startswith("the process ended (SIGABRT)")
+    assert rows["hangs"]["error"] == "took longer than 1 s"
+    process = {row: answer["figures"]["process"] for row, answer in rows.items() if "figures" in answer}
+    assert process["c"] == process["fails"] != process["d"] == process["e"], "a GPU may answer nothing after a fault"
 
 
 def test_it_keeps_to_its_minutes(tmp_path: Path) -> None:

@@ -20,11 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.checks import DETERMINISTIC
-from benchmarks.gpu.parent import LONGEST, SHORTEST, child_of, run_rows
-from benchmarks.gpu.rows import check_names, speed_names
-from benchmarks.gpu.table import markdown
-
+BEGAN = time.monotonic()  # to import torch from a disk that nobody has read yet can take a minute
 MARGIN = 10.0  # seconds of the minutes for the end
 
 
@@ -32,8 +28,11 @@ def machine(device: str) -> dict[str, Any]:
     """What it is, for the table's head."""
     import torch
 
-    name = torch.cuda.get_device_name(0) if device == "cuda" else f"{platform.processor() or platform.machine()} CPU"
-    found: dict[str, Any] = {"device": name, "torch": torch.__version__, "Python": platform.python_version()}
+    found: dict[str, Any] = {"device": f"{platform.processor() or platform.machine()} CPU"}
+    if device == "cuda":
+        gpu = torch.cuda.get_device_properties(0)
+        found = {"device": gpu.name, "memory": f"{gpu.total_memory / 1e9:.0f} GB", "CUDA": torch.version.cuda}
+    found |= {"torch": torch.__version__, "Python": platform.python_version()}
     for package in ("transformers", "deepspeed"):
         try:
             from importlib.metadata import version
@@ -45,7 +44,6 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    began = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
@@ -53,11 +51,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or "runs/gpu"))
     parser.add_argument("--only", default="", help="rows whose names match this regular expression")
     options = parser.parse_args()
-    if options.device == "cuda":
-        import torch
+    import torch
 
-        if not torch.cuda.is_available():
-            sys.exit("there is no GPU here that torch can use; --device cpu --tiny runs the same rows on the CPU")
+    from benchmarks.gpu.checks import DETERMINISTIC
+    from benchmarks.gpu.parent import LONGEST, SHORTEST, child_of, run_rows
+    from benchmarks.gpu.rows import check_names, speed_names
+    from benchmarks.gpu.table import markdown
+
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("there is no GPU here that torch can use; --device cpu --tiny runs the same rows on the CPU")
     options.out.mkdir(parents=True, exist_ok=True)
     told, rows = machine(options.device), list[dict[str, Any]]()
     (options.out / "rows.jsonl").write_text(json.dumps(told) + "\n")
@@ -73,7 +75,7 @@ def main() -> None:
             f"{name} {value:.4g}" for name, value in figures.items() if isinstance(value, float) and "time_" not in name
         )
         how = {True: "ok", False: "FAILED", None: "not run"}[row["ok"]]
-        print(f"{time.monotonic() - began:6.0f} s  {row['row']:40} {how:8} {row.get('error') or shown}", flush=True)
+        print(f"{time.monotonic() - BEGAN:6.0f} s  {row['row']:40} {how:8} {row.get('error') or shown}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="cloze-gpu-") as scratch:
         where = options.device, options.tiny, Path(scratch), options.out / "child.log"
@@ -82,7 +84,7 @@ def main() -> None:
             [name for name in names if re.search(options.only, name)] for names in (check_names(), speed_names(options.tiny))
         ]
         checks, speeds = zip(wanted, children, strict=True)
-        left = 60 * options.minutes - MARGIN - (time.monotonic() - began)
+        left = 60 * options.minutes - MARGIN - (time.monotonic() - BEGAN)
         run_rows(checks, speeds, left, written, SHORTEST if options.tiny else LONGEST)
     print()
     print(markdown(rows, told))

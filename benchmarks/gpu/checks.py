@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from benchmarks.gpu.place import Place
 from model.data.batch import Batch, move
@@ -311,9 +311,6 @@ def _run(
     **execution: Any,
 ) -> Here:
     """A training of a few steps without dropout, in fp32 if `values` of the config do not say otherwise; one that is there goes on."""
-    wanted = "nccl" if (device or place.device) == "cuda" else "gloo"
-    if distributed.is_initialized() and distributed.get_backend() != wanted:
-        distributed.destroy_process_group()  # of a run on another device
     settings = config(**{"steps": STEPS, "model": STILL, "log_every": 1, "heldout_rows": 0, **(values or {})})
     dataset = place.small("nsp", vocab_size=VOCABULARY)
     return here(settings, dataset, place.scratch / name, stop_at=stop_at, device=device or place.device, **execution)

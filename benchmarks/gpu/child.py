@@ -37,6 +37,19 @@ def run(name: str, place: Any) -> dict[str, Any]:
     return {"row": name, **found, "took": round(time.perf_counter() - began, 2)}
 
 
+def begin(device: str) -> None:
+    """Start the device. A machine whose driver cannot map memory piece by piece, as ranks ask of torch's allocator, is not asked for it."""
+    if device == "cuda":
+        import torch
+
+        try:
+            torch.zeros(1, device=device).item()
+        except RuntimeError as error:
+            print(f"the device does not start: {error}", file=sys.stderr, flush=True)
+            if os.environ.pop("PYTORCH_ALLOC_CONF", None):
+                os.execv(sys.executable, [sys.executable, "-m", "benchmarks.gpu.child", *sys.argv[1:]])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", required=True)
@@ -44,6 +57,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
     die_with_parent()
+    begin(options.device)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     from benchmarks.gpu.place import Place

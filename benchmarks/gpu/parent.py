@@ -1,6 +1,7 @@
 """Hands rows out to a child, keeps to the minutes, and writes each answer down as it comes.
 
-A child that dies, or takes too long, costs the row that it was at: the next row gets a new one.
+A child that dies, takes too long, or fails costs the row that it was at: the next row gets a new one. A kernel's fault leaves a process whose
+every later call to the GPU fails likewise, and a row that ran out of memory one that may hold some still.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Child:
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return self._failed(row, began, f"the process ended ({how}): {self._last_words()}")
         found: Row = json.loads(line)
+        if found["ok"] is False:
+            self.end()
         return found
 
     def end(self) -> None:

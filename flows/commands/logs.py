@@ -88,6 +88,7 @@ def _end(path: Path, lines: int) -> list[str]:
 
 def _figures(line: str) -> str:
     """A line of metrics as a person reads it; one that is still being written, as it is."""
+    from flows.views.training_line import training_line
     from pipeline.core.humanize import short
 
     try:
@@ -95,4 +96,4 @@ def _figures(line: str) -> str:
     except ValueError:
         return line
     figures = "  ".join(f"{name} {short(value)}" for name, value in values.items() if name not in ("step", "time"))
-    return f"step {values.get('step')}  {figures}"
+    return training_line(values) or f"step {values.get('step')}  {figures}"

@@ -20,7 +20,11 @@ from flows.commands.common import emit
 from flows.commands.spelling import CONFIG, EXECUTION, GENERAL, GROUPS, INPUTS, GroupedOption, Spelled
 
 if TYPE_CHECKING:
+    from flows.views.live import StageDisplay
+    from pipeline.core.config import StageConfig
     from pipeline.core.execute import Result
+    from pipeline.core.execution import Execution
+    from pipeline.core.reporting import Reporter
     from pipeline.core.stage import Stage
 
 OF_CONFIG, OF_EXECUTION, OF_INPUTS = "config__", "execution__", "input__"  # prefixes of the parameters' names in Python
@@ -227,7 +231,7 @@ def _make(given: Given, more: Callable[[Result], dict[str, Any]] | None) -> None
     from flows.views import terminal
     from flows.views.live import StageDisplay
     from pipeline.core.config import parse_config
-    from pipeline.core.execute import execute, join_execution
+    from pipeline.core.execute import join_execution
     from pipeline.core.execution import Execution
 
     name, screen = given.stage, terminal.console()
@@ -248,7 +252,7 @@ def _make(given: Given, more: Callable[[Result], dict[str, Any]] | None) -> None
         if how.node_rank > 0 or torchrun.joins(how):
             join_execution(stage, config, given.inputs, given.out, execution=how, report=display)
             return
-        result = execute(stage, config, given.inputs, given.out, execution=how, force=given.force, report=display)
+        result = _recorded(given, stage, config, how, display)
     screen.print(terminal.done_line(result) + ("" if given.transient else f"  [dim]{result.artifact}[/]"))
     told = more(result) if more else {}
     if given.as_json:
@@ -256,3 +260,40 @@ def _make(given: Given, more: Callable[[Result], dict[str, Any]] | None) -> None
         if given.transient:
             del content["artifact"]
         emit(content)
+
+
+def _recorded(given: Given, stage: Stage, config: StageConfig, how: Execution, display: StageDisplay) -> Result:
+    """Make the artifact; MLflow gets its figures where the environment names a server, for a verb leaves nothing beside its artifact unasked."""
+    from flows.tracking.spool import URI
+    from pipeline.core.execute import execute
+
+    out = given.out
+    assert out is not None
+
+    def make(report: Reporter) -> Result:
+        return execute(stage, config, given.inputs, out, execution=how, force=given.force, report=report)
+
+    if not os.environ.get(URI) or given.transient:
+        return make(display)
+    from rich.markup import escape
+
+    from flows.graph import plan
+    from flows.tracking.node import NodeFacts
+    from flows.tracking.verb import recorded
+    from pipeline.core import fingerprints
+
+    facts = NodeFacts(
+        name=stage.name,
+        stage=stage.name,
+        section=stage.name,
+        config=config,
+        fingerprint=stage.fingerprint(
+            config, {name: fingerprints.input_fingerprint(path) for name, path in given.inputs.items()}
+        ),
+        artifact=out,
+        inputs=given.inputs,
+        world_size=how.processes * how.nodes if stage.parallel else 1,
+    )
+    return recorded(
+        make, facts, plan.runs_directory(), display, lambda told: display.screen.print(f"[yellow]{escape(told)}[/]")
+    )

@@ -34,6 +34,22 @@ log = logging.getLogger(__name__)
 STATUSES = ("FINISHED", "KILLED", "FAILED")  # the worst one last
 
 
+def closed(spool: Spool, seconds: float = FLUSH_SECONDS) -> list[str]:
+    """Close the spool, waiting a little for the sender. Returns what the user should know, a sentence each."""
+    told = []
+    if not spool.close(seconds):
+        told.append(
+            f"MLflow at {masked(spool.uri)} has not taken all records yet; they wait in {spool.directory} for the next run"
+        )
+    refused = spool.refused()
+    if refused:
+        reason = next(iter(refused))
+        told.append(
+            f"MLflow refused {refused.total()} records (the first: {reason}); they are set aside, `cloze doctor` lists them"
+        )
+    return told
+
+
 class RunRecords:
     """The records of one run of the pipeline. Use `begin`, then `node` for each node that is tried, then `finished`, then `end`."""
 
@@ -101,19 +117,7 @@ class RunRecords:
 
     def close(self, seconds: float = FLUSH_SECONDS) -> list[str]:
         """Wait a little for the sender. Returns what the user should know, a sentence each."""
-        told = []
-        if not self.spool.close(seconds):
-            where = self.spool.directory
-            told.append(
-                f"MLflow at {masked(self.spool.uri)} has not taken all records yet; they wait in {where} for the next run"
-            )
-        refused = self.spool.refused()
-        if refused:
-            reason = next(iter(refused))
-            told.append(
-                f"MLflow refused {refused.total()} records (the first: {reason}); they are set aside, `cloze doctor` lists them"
-            )
-        return told
+        return closed(self.spool, seconds)
 
     def run_of(self, node: str) -> str | None:
         """Our id of the run of a node that was begun, see `flows.tracking.links.page`."""

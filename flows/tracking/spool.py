@@ -44,6 +44,7 @@ URI = "MLFLOW_TRACKING_URI"  # of the environment
 DIRECTORY = ".tracking"  # of the spools, below the runs
 OUR_ID = "cloze.run"  # a tag: our id of a run
 FLUSH_SECONDS = 20.0  # how long the end of a run waits for a server that answers
+STOP_SECONDS = 2.0  # that a stopped run waits for it: who stopped it will kill it soon
 
 Point = tuple[str, float, int, int]  # key, value, step, milliseconds since 1970
 

@@ -1,8 +1,8 @@
 """Stages at work: a live line each with bar, total, rate and time left, on standard error.
 
-On a terminal it is rewritten in place; elsewhere one line says that the stage begins, and a training's log lines follow, not too many of
-them. What must be read at a glance is never
-squeezed: only the figures at the end give way, at most `FEW` of them on a narrow terminal.
+On a terminal it is rewritten in place, and above it stay notes, and a training's log lines that were measured; elsewhere one line says that
+the stage begins, and notes and a training's log lines follow, not too many of them. What must be read at a glance is never squeezed: only the
+figures at the end give way, at most `FEW` of them on a narrow terminal.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from flows.views.training_line import training_line
+from flows.views.training_line import live_figures, training_line
 from pipeline.core.humanize import short, si
 from pipeline.core.reporting import Reporter
 
 WIDE = 120  # columns from which there is room for a long bar, the time spent and more figures
 FEW, MORE = 2, 4  # figures shown on a narrow and on a wide terminal
 LINES_APART = 10.0  # seconds between a training's lines where nothing is rewritten in place; measured ones always come
-FRAMES = ("note", "step", "warning")  # figures that are words: shown without their names, the last one on a line of its own
+FRAMES = ("note", "step", "warning")  # figures that are words: shown without their names, notes and warnings on lines that stay
+CHOSEN = ("precision", "device", "engine", "micro_batch")  # by a training at its beginning: told like a note
 
 
 def _fixed() -> Column:
@@ -95,6 +96,7 @@ class StageDisplay(Reporter):
         self._progress = live_lines(screen) if lines is None else lines
         self._step: Any = None
         self._line_at = float("-inf")  # when the last log line was shown
+        self._noted = ""  # the last note
         self._began = time.time()
 
     def __enter__(self) -> StageDisplay:
@@ -119,23 +121,34 @@ class StageDisplay(Reporter):
         count = f"{si(done)}/{si(total)} {unit}" if total else f"{si(done)} {unit}"
         note = self._note(figures)
         self._progress.update(self._task, completed=done, total=total, count=count, unit=unit, note=note)
+        self._notes(figures)
         warning = figures.get("warning")
         if warning:
             self.screen.print(f"[yellow]warning:[/] {warning}")
 
     def metrics(self, values: Mapping[str, Any]) -> None:
-        """A training's log line, where there is no live one."""
+        """A training's log line, to stay: measured ones, and others where there is no live one."""
         now = time.monotonic()
         if values.get("time", self._began) < self._began:  # of an earlier session, told again
             return
-        if self.screen.is_terminal or not (now - self._line_at >= LINES_APART or "heldout_loss" in values):
+        if "heldout_loss" not in values and (self.screen.is_terminal or now - self._line_at < LINES_APART):
             return
         line = training_line(values, "" if self._own else self.name)
         if line:
             self._line_at = now
-            self.screen.print(line, soft_wrap=True, markup=False)
+            self.screen.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    def _notes(self, figures: Mapping[str, Any]) -> None:
+        """Lines that stay; what is said again and again, like that a host is waited for, once."""
+        chosen = ", ".join(f"{name} {figures[name]}" for name in CHOSEN if name in figures)
+        for told in (chosen if "precision" in figures else "", str(figures.get("note", ""))):
+            if told and told != self._noted:
+                self._noted = told
+                self.screen.print(f"{'' if self._own else f'{self.name}: '}{told}", style="dim", markup=False, highlight=False)
 
     def _note(self, figures: Mapping[str, Any]) -> str:
-        words = [str(figures[name]) for name in ("note", "step") if name in figures]
+        most = MORE if self._wide else FEW
+        if training := live_figures(figures, most):
+            return training
         numbers = [f"{name} {short(value)}" for name, value in figures.items() if name not in FRAMES]
-        return "  ".join([*words, *numbers][: MORE if self._wide else FEW])
+        return "  ".join([*([str(figures["step"])] if "step" in figures else []), *numbers][:most])

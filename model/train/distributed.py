@@ -137,20 +137,23 @@ def join(execution: Execution) -> World:
         multiply_fp32(True, device)
     threads = execution.threads or max(1, len(processors.usable()) // local_size)
     torch.set_num_threads(threads)
-    if not distributed.is_initialized():
+    if size > 1 and not distributed.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
-        if size > 1:
-            distributed.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
-        else:
-            store = torch._C._distributed_c10d.HashStore()
-            distributed.init_process_group(backend, store=store, rank=0, world_size=1, timeout=TIMEOUT)
-        if size > 1:
-            atexit.register(_leave)
-    if distributed.get_world_size() != size:
+        distributed.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
+        atexit.register(_leave)
+    if distributed.is_initialized() and distributed.get_world_size() != size:
         raise UsageError(f"WORLD_SIZE ({size}) is not that of the running process group ({distributed.get_world_size()})")
     control = distributed.new_group(backend="gloo", timeout=TIMEOUT) if size > 1 and device.type == "cuda" else None
     saving = distributed.new_group(backend="gloo", timeout=SAVING_TIMEOUT) if size > 1 else None
     return World(rank, size, device, control, saving, Pulse.ours(), Timeline(device))
+
+
+def lone_group(device: torch.device) -> None:
+    """A process group of this process alone, for a library that asks for one; nothing of ours does. Gloo wants a network interface even so."""
+    if not distributed.is_initialized():
+        store = torch._C._distributed_c10d.HashStore()
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, store=store, rank=0, world_size=1, timeout=TIMEOUT)
 
 
 def _leave() -> None:

@@ -308,7 +308,7 @@ class Training:
         utilisation: what its speed is measured by; None: nothing is told of it.
         mixed: where the source mixes several datasets, what is counted of them.
         alarms: a log line to what somebody who watches would say.
-        figures: told at the start, beside the loop's own.
+        notes, warnings, figures: told at the start, beside the loop's own.
     """
 
     path: str
@@ -334,4 +334,5 @@ class Training:
     mixed: Mixed | None = None
     alarms: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     notes: Sequence[str] = field(default_factory=tuple)
+    warnings: Sequence[str] = field(default_factory=tuple)
     figures: Mapping[str, Any] = field(default_factory=dict)

@@ -163,6 +163,8 @@ class _Loop:
             )
         for note in notes:
             self.telling.note(note)
+        for warning in self.training.warnings:
+            self.telling.note(warning, "warning")
         engine = self.training.engine
         self.telling.figures(
             {

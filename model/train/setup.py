@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 
 import torch
@@ -95,8 +96,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         teacher.model if teacher else None,
         directions.causal_share,
     )
-    if steep := too_steep(config.peak_learning_rate(), config.suited_learning_rate(), optimizer):
-        notes.append(steep)
+    steep = too_steep(config.peak_learning_rate(), config.suited_learning_rate(), optimizer)
     own = resumed if resumed is not None and resumed.own else None
     precision = settle(config.precision, own.run.precision if own else None, world.device, notes)
     check_reduce(config.reduce, precision)
@@ -229,6 +229,7 @@ def prepare(config: PretrainConfig, build: Build, world: World) -> Setup:
         mixed=Counted.of(data, source.sampler, begun),
         alarms=_alarms(config, scoring, heldout, model).seen,
         notes=notes,
+        warnings=() if steep is None else (steep,),
         figures={"note": f"compiling the training step, about {compiling_seconds(model):.0f} s"} if compiled else {},
     )
     return Setup(
@@ -256,7 +257,14 @@ def _alarms(config: PretrainConfig, scoring: Scoring, heldout: HeldOut, model: M
         counts = heldout.target_counts(model.vocab_size)
         return entropy(counts) if scoring.names[0] == "mlm" and counts.sum() else None
 
-    return Alarms(scoring.names[0], guessing, config.global_batch, pairs=len(scoring.names) > 1)
+    of_pieces = scoring.objectives[0].chance is math.log
+    return Alarms(
+        scoring.names[0],
+        guessing,
+        config.global_batch,
+        pairs=len(scoring.names) > 1,
+        chance=math.log(model.vocab_size) if of_pieces else None,
+    )
 
 
 def _computing(config: PretrainConfig, samples: int, length: int) -> Work:

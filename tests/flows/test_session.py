@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from flows.graph import begun
 from flows.session import RunParameters, Session, run_plain
@@ -28,6 +30,14 @@ def test_a_run_makes_what_is_not_made(toy_config: str) -> None:
     assert [(name, result.cached) for name, result in results.items()] == [("letters", False), ("count", False)]
     assert session(toy_config).nothing_to_do
     assert not session(toy_config, overrides={"letters.size": 9}).nothing_to_do
+
+
+def test_a_training_s_line_is_shown_in_a_run(toy_config: str) -> None:
+    screen = Console(file=io.StringIO(), width=80)
+    line = {"step": 1200, "learning_rate": 1e-3, "loss": 2.5, "heldout_loss": 2.25}
+    run_plain(Session(RunParameters.model_validate({"config": toy_config, "overrides": {"letters.told": line}}), screen))
+    assert isinstance(screen.file, io.StringIO)
+    assert "letters step 1,200  loss 2.500  held out 2.250  lr 1.0e-03" in screen.file.getvalue().splitlines()
 
 
 def test_a_retry_forces_only_what_is_left(toy_config: str, tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ class LettersConfig(StageConfig):
     source: InputPath | None = None
     """A file that they are taken from."""
 
+    told: dict[str, Any] | None = None
+    """A training's log line, that it reports."""
+
 
 class CountConfig(StageConfig):
     """What is counted, and by what."""
@@ -41,6 +44,8 @@ def write_letters(config: LettersConfig, build: Build) -> Outcome:
     text = storage.read_text(config.source) if config.source else "a" * config.size
     storage.write_bytes(build.file("letters.txt"), text.encode())
     build.report.progress(1, 1, "letters", {"step": "writing"})
+    if config.told:
+        build.report.metrics(config.told)
     return Outcome(rows=len(text), summary={"file": "letters.txt", "letters": len(text)})
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from model.tensors import Slice, Tensors, copy_own, refuse
-from model.train.distributed import World
+from model.train.distributed import World, lone_group
 from model.train.engines import EngineChoice
 from model.train.engines.average import Average
 from model.train.engines.loss_scale import LossScale
@@ -137,6 +137,8 @@ class DeepSpeedEngine:
         # DeepSpeed's stage 3 averages gradients over ranks; ours are sums.
         self._times = 1 if settings["gradient_allreduce_op"] == "sum" else world.size
         self._deepspeed = _import_deepspeed(world.device.type)
+        if world.size == 1:
+            lone_group(world.device)
         self._world = world
         self.scale = LossScale(world.device) if recipe.precision == "fp16" else None
         self._updates = 0  # that were applied, over all resumes

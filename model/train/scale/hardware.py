@@ -143,8 +143,10 @@ def gpu(name: str) -> Device:
 
 
 def recognised(name: str) -> Device | None:
-    """The row of a GPU that the driver names so (`NVIDIA H100 80GB HBM3`); None: it has none."""
+    """The row of a GPU that the driver names so (`NVIDIA H100 80GB HBM3`); None: it has none. Hopper's PCIe boards are slower than these."""
     words = re.sub(r"[^a-z0-9]+", " ", name.lower())
+    if re.search(r"h[12]00.* (pcie|nvl)", words):
+        return None
     if "a100" in words:
         return GPUS["a100-80" if "80gb" in words else "a100-40"]
     for row, device in GPUS.items():

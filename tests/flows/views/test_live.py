@@ -44,13 +44,30 @@ def test_what_one_looks_for_is_whole(width: int) -> None:
 
 
 def test_at_80_columns_there_are_at_most_two_figures() -> None:
-    assert line(80, FIGURES, 40, 200).count("loss") <= 2
-    assert "tokens" not in line(80, FIGURES, 40, 200)
-    assert "nsp_loss 0.6931" in line(140, FIGURES, 40, 200)
+    assert line(80, FIGURES, 40, 200).endswith(" left loss 6.855  lr 1.0e-04")
+    assert line(140, FIGURES, 40, 200).endswith(" left loss 6.855  lr 1.0e-04  tok/s 18.2k")
+    assert line(80, {"rows": 5.0, "shards": 2, "files": 3}, 40, 200).endswith(" left rows 5  shards 2")
+
+
+def test_notes_and_what_was_chosen_stay_once() -> None:
+    screen = Console(file=io.StringIO(), width=80)
+    display = StageDisplay("pretrain", screen)
+    with display:
+        display.progress(
+            0, 9, "steps", {"precision": "bf16", "device": "cpu", "engine": "torch", "micro_batch": "32 x 1 x 2", "threads": 1}
+        )
+        for _ in range(3):
+            display.progress(5, 9, "steps", {"note": "profiled 5 steps from step 6 on: [here]"})
+            display.progress(5, 9, "steps", {"loss": 3.0})
+    assert isinstance(screen.file, io.StringIO)
+    assert screen.file.getvalue().splitlines()[1:] == [
+        "precision bf16, device cpu, engine torch, micro_batch 32 x 1 x 2",
+        "profiled 5 steps from step 6 on: [here]",
+    ]
 
 
 def test_a_long_note_gives_way() -> None:
-    found = line(80, {"note": "reading the dataset, building the model, starting the processes"})
+    found = line(80, {"step": "reading the dataset, building the model, starting the processes"})
     assert "…" in found
     assert re.search(r"\d:\d\d left", found)
 

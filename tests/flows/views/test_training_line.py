@@ -23,6 +23,11 @@ def test_it_fits() -> None:
     assert training_line({"step": 3, "documents": 4}) == ""
 
 
+def test_several_objectives_are_told_each() -> None:
+    two = {**LINE, "nsp_loss": 0.69302, "heldout_nsp_loss": 0.7}
+    assert training_line(two) == "step 123,400  loss 6.855  mlm 6.162  nsp 0.693  lr 9.8e-05  tok/s 181k  mfu 41%"
+
+
 def shown(terminal: bool, *lines: dict[str, float]) -> list[str]:
     screen = Console(file=io.StringIO(), width=80, force_terminal=terminal)
     display = StageDisplay("pretrain", screen)
@@ -36,5 +41,5 @@ def test_lines_come_seldom_and_measured_ones_always() -> None:
     measured = {**LINE, "step": 5, "heldout_loss": 6.0}
     found = shown(False, LINE, {**LINE, "step": 2}, measured)
     assert [line.split()[1] for line in found] == ["123,400", "5"]
-    assert shown(True, LINE, measured) == [], "a terminal has its live line"
+    assert [line.split()[1] for line in shown(True, LINE, measured)] == ["5"], "a terminal has its live line for the others"
     assert shown(False, {**LINE, "time": time.time() - 60}) == [], "of an earlier session"

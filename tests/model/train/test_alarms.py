@@ -43,6 +43,53 @@ def test_a_loss_that_is_stuck_at_the_frequencies_is_told_once_with_what_is_typic
     assert said([9.0, *[6.2] * 40]) == []
 
 
+def test_a_loss_that_stays_at_ln_v_is_told_with_what_moves() -> None:
+    for ratio, advice in (
+        (3e-9, "raise the learning_rate"),
+        (0.2, "lower the learning_rate"),
+        (1e-3, "look at text and masks"),
+    ):
+        line = {
+            "mlm_loss": 9.0,
+            "learning_rate": 1e-3,
+            "update_ratio_embeddings": 1.0,
+            "update_ratio_heads": ratio,
+            "update_ratio_a": ratio,
+        }
+        watched = Alarms("mlm", lambda: GUESSING, 32, False, chance=9.01)
+        (sentence,) = [told for step in range(10, 300, 10) for told in watched.seen({"step": step, **line})]
+        assert sentence.startswith("after step 100 the loss (9.00) is still about ln V (9.01)")
+        assert "falls to that of guessing by frequency (6.75) within some hundred steps" in sentence
+        assert f"moved the weights by {ratio:g} of their length, about 1e-3 is usual" in sentence
+        assert advice in sentence
+
+
+def test_nothing_is_expected_of_a_warm_up() -> None:
+    watched = Alarms("mlm", lambda: GUESSING, 32, False, chance=9.01)
+    told = [watched.seen({"step": step, "mlm_loss": 9.0, "learning_rate": 1e-8 * step}) for step in range(0, 10_000, 100)]
+    assert not any(told)
+    (sentence,) = watched.seen({"step": 10_000, "mlm_loss": 6.9, "learning_rate": 9e-5})
+    assert "is still about that of guessing by frequency" in sentence
+
+
+def test_a_loss_above_ln_v_diverges_and_one_of_nothing_is_too_good() -> None:
+    watched = Alarms("mlm", lambda: 0.02, 32, False, chance=9.01)
+    assert watched.seen({"step": 1, "mlm_loss": 10.5, "learning_rate": 1.0}) == []  # the first loss has its own sentence
+    (sentence,) = watched.seen({"step": 2, "mlm_loss": 11.5, "learning_rate": 1.0, "update_ratio_heads": 0.9})
+    assert sentence.startswith("up to step 2 the loss (11.50) is above ln V (9.01)")
+    assert "lower the learning_rate (1 now)" in sentence
+    assert not any(watched.seen({"step": step, "mlm_loss": 15.0, "learning_rate": 1.0}) for step in (3, 2000))
+    (sentence,) = watched.seen({"step": 2001, "mlm_loss": 0.05, "learning_rate": 1.0})
+    assert "guessing by frequency costs 0.02 nats; in natural text 5 to 7" in sentence
+    assert not any(watched.seen({"step": step, "mlm_loss": 0.04, "learning_rate": 1.0}) for step in range(2010, 9000, 10))
+
+
+def test_a_short_run_on_the_plateau_is_as_it_should_be() -> None:
+    rng = np.random.default_rng(3)
+    plateau = [8.3, 8.1, 7.6, 7.0, *(6.7 + 0.03 * rng.standard_normal(96))]
+    assert said(plateau, every=2) == said(plateau, every=12) == []
+
+
 def test_a_spike_is_told_and_noise_is_not() -> None:
     good = falling(60)
     (sentence,) = said([*good[:40], good[40] + 0.9, *good[41:]])
@@ -79,8 +126,9 @@ def test_a_rate_too_high_for_the_width_is_told_before_training() -> None:
 def test_a_run_says_it_and_a_resumed_one_does_not_say_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarms, "STUCK_STEPS", 4)
     dataset = write_dataset(tmp_path / "dataset")
-    settings = config(steps=8, log_every=1, learning_rate=1e-6)
+    settings = config(steps=8, log_every=1, learning_rate=0.03)
     first = here(settings, dataset, tmp_path / "run", stop_at=5)
+    assert "learning_rate (0.03) is 12 times what suits a model of this width (0.0024)" in first.said("warning")
     assert "after step 4 the loss" in first.said("warning")
     assert "beside a pair task a batch of 8 is small" in first.said("warning")
     again = here(settings, dataset, tmp_path / "run")

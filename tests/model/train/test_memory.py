@@ -181,7 +181,8 @@ def test_what_fits_fits_and_more_does_not() -> None:
     [
         ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-40GB", "a100-40"), ("NVIDIA A100-SXM4-80GB", "a100-80"), ("Tesla T4", "t4"),
         ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("NVIDIA L40S", "l40s"), ("NVIDIA A10G", "a10g"), ("NVIDIA B200", "b200"),
-        ("Tesla V100-SXM2-32GB", "v100"), ("NVIDIA H200", "h200"), ("NVIDIA L4", "l4"), ("Radeon", None),
+        ("Tesla V100-SXM2-32GB", "v100"), ("NVIDIA H200", "h200"), ("NVIDIA L4", "l4"), ("Radeon", None), ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H200 NVL", None),
     ],
 )  # fmt: skip
 def test_a_driver_s_name_finds_its_row(told: str, row: str | None) -> None:

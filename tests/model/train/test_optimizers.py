@@ -13,7 +13,7 @@ from model.families.models import new_model
 from model.families.presets import model_config, parse_model
 from model.families.table import FAMILIES
 from model.train.config import PretrainConfig
-from model.train.distributed import join
+from model.train.distributed import lone_group
 from model.train.interfaces import Recipe
 from model.train.optimizers import OPTIMIZERS, optimizer_kind
 from model.train.optimizers.cuts import Cut, Piece, squares
@@ -24,7 +24,6 @@ from model.train.pace import StepPace
 from model.train.parameters import optimizer_states, parameter_groups, place, set_learning_rate
 from model.train.recipe import recipe, step_pace
 from model.train.schedules import Schedule
-from pipeline.core.execution import Execution
 from tests.model.train.engine_cases import CHANGES
 from tests.model.train.ranks import TINY
 
@@ -102,7 +101,7 @@ def test_the_updates_are_those_of_the_paper(name: str, update: Callable[..., Ten
 @pytest.mark.parametrize("name", ["lamb", "stable-adamw", "muon"])
 def test_a_cut_parameter_is_updated_like_a_whole_one(name: str) -> None:
     """Three parameters in one flat tensor with padding between them, as ZeRO lays them."""
-    join(Execution(threads=1, device="cpu"))  # the process group that sums are added up in
+    lone_group(torch.device("cpu"))  # that sums are added up in
     weights, gradients = _given((6, 4), (3, 3), (5, 2))
     pieces = [Piece(number, 0, start, weights[number].numel()) for number, start in enumerate((0, 26, 36))]
 
