@@ -174,7 +174,9 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) ->
         if fault["type"] == "missing":
             raise UsageError(f"{place} is missing; {_example(model, fault['loc'], place)}") from error
         message = str(fault["msg"]).removeprefix("Value error, ")
-        raise UsageError(f"{place} (found {fault['input']!r}): {message}") from error
+        several = fault["type"] == "value_error" and isinstance(fault["input"], Mapping)  # a rule that names its fields itself
+        found = "" if several else f" (found {fault['input']!r})"
+        raise UsageError(f"{place}{found}: {message}") from error
 
 
 def _example(model: type[BaseModel], location: tuple[int | str, ...], place: str) -> str:
