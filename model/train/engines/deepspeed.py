@@ -148,6 +148,7 @@ class DeepSpeedEngine:
         )
         if self._kind.sees == "tensors":
             self.optimizer.cuts = dict(self._cuts())  # type: ignore[attr-defined]
+            self.optimizer.exchange = world.device  # type: ignore[attr-defined]
         self._average = Average(list(self._partitions())) if recipe.ema is not None else None
         self._applied = False  # whether the last step changed the weights
 

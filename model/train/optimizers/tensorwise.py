@@ -77,10 +77,12 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
         cuts: by flat tensor; tensors that are not in it are whole parameters. While there are any, all ranks of the default
             process group must update the same groups in the same order.
         columns: how many sums a scale follows from.
+        exchange: the device whose tensors the process group adds up; None: wherever the parameters are.
         found_inf: see `model.train.optimizers.OptimizerKind`.
     """
 
     columns: int
+    exchange: torch.device | None = None
     found_inf: Tensor | None = None
 
     def __init__(self, groups: list[dict[str, Any]], recipe: Recipe) -> None:
@@ -140,7 +142,9 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             if found:
                 sums.index_add_(0, departing([part.parameter for part in parts], torch.int64, step.device), torch.cat(found))
             if self.cuts:
-                distributed.all_reduce(sums)
+                sent = sums.to(self.exchange or sums.device)  # parameters whose state is offloaded are not where NCCL is
+                distributed.all_reduce(sent)
+                sums = sent.to(sums.device)
             scales = self.scales(sums, sizes).float().unbind()
             for batch, update in zip(batches, updates, strict=True):
                 torch._foreach_mul_(update, [scales[part.parameter] for part in batch])
