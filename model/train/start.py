@@ -123,10 +123,10 @@ def begin_with_unigrams(network: PretrainingModel, model: ModelConfig, counts: n
 
 def check_same_shape(wanted: ModelConfig, loaded: Loaded, path: str) -> None:
     """A model that is named beside a checkpoint must be the checkpoint's; dropout and the like may differ."""
-    free = {"vocab_size", "pad_token_id", "hidden_dropout", "attention_dropout", "initializer_range"}
+    free = {"vocab_size", "pad_token_id", "initializer_range"}
     ours, theirs = wanted.model_dump(), loaded.model.model_dump()
     for name in [*ours, *theirs]:
-        if name not in free and ours.get(name) != theirs.get(name):
+        if name not in free and not name.endswith("_dropout") and ours.get(name) != theirs.get(name):
             raise UsageError(
                 f"{name} ({ours.get(name)}) is not that of the checkpoint {path} ({theirs.get(name)}); leave model out to take the"
                 " checkpoint's"

@@ -174,8 +174,8 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) ->
         if fault["type"] == "missing":
             raise UsageError(f"{place} is missing; {_example(model, fault['loc'], place)}") from error
         message = str(fault["msg"]).removeprefix("Value error, ")
-        together = fault["type"] == "value_error" and isinstance(fault["input"], Mapping)  # of several fields: it names them
-        found = "" if together else f" (found {fault['input']!r})"
+        several = fault["type"] == "value_error" and isinstance(fault["input"], Mapping)  # a rule that names its fields itself
+        found = "" if several else f" (found {fault['input']!r})"
         raise UsageError(f"{place}{found}: {message}") from error
 
 

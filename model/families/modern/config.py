@@ -30,7 +30,10 @@ class ModernConfig(ModelConfig):
     """Share of the embeddings dropped while training; attention_dropout and mlp_dropout are for the layers."""
 
     attention_dropout: Probability = 0.0
-    """Share dropped of the attention probabilities, and of what attention puts out."""
+    """Share dropped of the attention probabilities."""
+
+    attention_output_dropout: Probability | None = None
+    """Share dropped of what attention puts out (the authors' pretraining: .1); without it attention_dropout, as in transformers."""
 
     mlp_dropout: Probability = 0.0
     """Share dropped inside the feed-forward block, before its way down."""
@@ -49,6 +52,12 @@ class ModernConfig(ModelConfig):
 
     classifier_pooling: Literal["cls", "mean"] = "cls"
     """What a sequence's vector is made of in fine-tuning: the state of its first token, or the mean of all of its states."""
+
+    @property
+    def output_dropout(self) -> float:
+        """What is dropped of what attention puts out."""
+        given = self.attention_output_dropout
+        return self.attention_dropout if given is None else given
 
     @property
     def layer_weights(self) -> int:

@@ -100,7 +100,7 @@ def _layer(config: ModernConfig, number: int) -> EncoderLayer:
         config.hidden_size,
         config.num_attention_heads,
         dropout=config.attention_dropout,
-        output_dropout=config.attention_dropout,
+        output_dropout=config.output_dropout,
         bias=False,
         fused=True,
         window=None if everything else config.local_attention // 2,

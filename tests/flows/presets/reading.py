@@ -11,7 +11,8 @@ from flows.graph.nodes import Node
 BOOKS = str(configs.samples_directory() / "books")
 SOURCES = f"corpus.sources=[{{kind: books, path: {BOOKS}}}]"
 WITHOUT_TEXT = {  # presets whose text the user brings
-    "albert-base", "bert-base", "bert-large-two-phase", "domain-adaptation", "electra-small", "modernbert-base", "roberta-base",
+    "albert-base", "bert-base", "bert-large-two-phase", "deberta-v3-base", "domain-adaptation", "electra-base", "electra-small",
+    "modernbert-base", "roberta-base", "roberta-large", "spanbert-large",
 }  # fmt: skip
 OF_A_CHECKPOINT = {"glue", "grid", "together", "transfer"}  # presets that begin with a checkpoint and a directory of tasks
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.graph.nodes import Node
 from flows.graph.plan import plan
 from tests.flows.presets.reading import Load, inputs, rows, values
 
@@ -51,8 +52,32 @@ def test_roberta_albert_and_electra_have_their_papers_numbers(load: Load) -> Non
     assert values(albert["pretrain"], *said, "optimizer") == [125_000, 4096, 1.76e-3, 3125, "lamb"]
     assert values(albert["dataset"], "pairing", "masking", "length") == ["sop", "n-gram", 512]
     assert albert["pretrain"].config.model.family == "albert"  # type: ignore[attr-defined]
+    assert dropouts(albert["pretrain"]) == [0.1, 0.1]
     assert values(electra["pretrain"], *said) == [1_000_000, 128, 5e-4, 10_000]
     assert electra["pretrain"].config.model.hidden_size == 256  # type: ignore[attr-defined]
+
+
+def dropouts(node: Node) -> list[float]:
+    model = node.config.model  # type: ignore[attr-defined]
+    return [model.hidden_dropout, model.attention_dropout]
+
+
+def test_deberta_spanbert_and_the_larger_ones_have_their_papers_numbers(load: Load) -> None:
+    names = ("deberta-v3-base", "spanbert-large", "electra-base", "roberta-large")
+    deberta, span, electra, roberta = (load(name).nodes for name in names)
+    said = ("steps", "global_batch", "learning_rate", "warmup_steps", "betas", "eps", "weight_decay", "dynamic")
+    assert values(deberta["pretrain"], *said) == [1_000_000, 256, 1e-4, 10_000, (0.9, 0.999), 1e-6, 0.01, True]
+    assert deberta["pretrain"].config.model.pretraining == "rtd"  # type: ignore[attr-defined]
+    assert values(deberta["dataset"], "pairing", "length", "mask_share", "budget") == ["full", 512, 1.0, "round"]
+    assert values(span["pretrain"], *said) == [2_400_000, 256, 1e-4, 10_000, (0.9, 0.999), 1e-8, 0.1, True]
+    assert values(span["dataset"], "pairing", "masking", "length", "short_seq_prob") == ["document", "span", 512, 0.0]
+    assert values(span["vocab"], "kind", "size", "lowercase") == ["wordpiece", 28_996, False]
+    assert values(electra["pretrain"], *said) == [766_000, 256, 2e-4, 10_000, (0.9, 0.999), 1e-6, 0.01, True]
+    assert values(electra["dataset"], "length", "mask_share", "random_share") == [512, 0.85, 0.0]
+    assert values(roberta["pretrain"], *said) == [500_000, 8192, 4e-4, 30_000, (0.9, 0.98), 1e-6, 0.01, True]
+    for nodes, layers in ((span, 24), (electra, 12), (roberta, 24)):
+        assert nodes["pretrain"].config.model.num_hidden_layers == layers  # type: ignore[attr-defined]
+    assert all(dropouts(nodes["pretrain"]) == [0.1, 0.1] for nodes in (deberta, span, electra, roberta))
 
 
 def test_modernbert_goes_through_three_phases_of_as_many_tokens_a_step(load: Load) -> None:
@@ -68,6 +93,7 @@ def test_modernbert_goes_through_three_phases_of_as_many_tokens_a_step(load: Loa
     for node in phases:
         optimizer, rate, decay, clip = values(node, "optimizer", "learning_rate", "weight_decay", "clip")
         assert (optimizer, clip) == ("stable-adamw", 0)
+        assert [*dropouts(node), node.config.model.output_dropout] == [0.0, 0.0, 0.1]  # type: ignore[attr-defined]
         assert rate * decay == pytest.approx(1e-5, rel=1e-2)  # of the weights a step, at the peak
     lengths = {name: nodes[name].config.length for name in ("dataset", "dataset@8192")}  # type: ignore[attr-defined]
     assert lengths == {"dataset": 1024, "dataset@8192": 8192}

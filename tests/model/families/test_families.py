@@ -157,6 +157,16 @@ def test_a_shared_layer_is_run_as_often_as_there_are_layers() -> None:
     assert not torch.allclose(two.eval()(batch)["hidden"], four(batch)["hidden"])
 
 
+def test_modernbert_drops_what_attention_puts_out_as_it_was_pretrained_or_as_transformers_does() -> None:
+    for changes, probabilities, output in (
+        ({"attention_dropout": 0.2}, 0.2, 0.2),
+        ({"attention_output_dropout": 0.1}, 0.0, 0.1),
+        ({"attention_dropout": 0.2, "attention_output_dropout": 0.0}, 0.2, 0.0),
+    ):
+        attention = tiny_model(family="modern", **changes).encoder.layers[0].attention
+        assert (attention.dropout, attention.output_dropout) == (probabilities, output)
+
+
 def test_left_to_right_sees_nothing_that_comes_later() -> None:
     model, batch = tiny_model(family="ltr"), tiny_batch(length=12)
     batch = {name: tensor for name, tensor in batch.items() if not name.startswith("masked")}

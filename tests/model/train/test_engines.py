@@ -34,6 +34,7 @@ FAST = [
     Case("albert", "deepspeed", 3, "bf16", 2, reduce="bf16", chunks=True),
     *(Case("bert", "deepspeed", zero, "fp32", 2, offload=True) for zero in (1, 3)),
     Case("bert", "deepspeed", 2, "fp32", 2, "muon", offload=True),
+    Case("bert", "deepspeed", 2, "fp32", 2, "lamb", offload=True),
     Case("bert", "deepspeed", 2, "fp16", 2),
 ]
 ALL = [case for case in cases(sorted(FAMILIES), optimizers=tuple(OPTIMIZERS)) if case not in FAST]

@@ -129,14 +129,14 @@ def test_tokens_are_counted(dataset: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_budget_is_kept(dataset: str, tmp_path: Path) -> None:
-    settings = config(steps=None, budget="20s", schedule="wsd", global_batch=8, heldout_rows=16)
+    settings = config(steps=None, budget="12s", schedule="wsd", global_batch=8, heldout_rows=16)
     (process,), log = worker(job(settings, dataset, tmp_path / "run", threads=1))
     began = time.monotonic()
     assert process.wait(120) == 0, log.read_text()
     took = time.monotonic() - began
     found = lines(tmp_path / "run" / "metrics.jsonl")
     told = lines(tmp_path / "run" / PACE)
-    assert took < 40  # the aim is 20, of a machine that does nothing else
+    assert took < 24  # the aim is 12, of a machine that does nothing else
     assert took > 8
     assert len(told) == found[-1]["step"] > 10
     assert found[-1]["learning_rate"] < 0.2 * max(line["learning_rate"] for line in found)
@@ -148,7 +148,7 @@ def test_a_budget_is_kept(dataset: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_budget_that_was_killed_repeats_its_steps(dataset: str, tmp_path: Path) -> None:
     """On two ranks: what the lost steps after the checkpoint had made is made again, to the last digit, and then it goes on."""
-    settings = config(steps=None, budget="20s", global_batch=4, heldout_rows=8, log_every=1)
+    settings = config(steps=None, budget="12s", global_batch=4, heldout_rows=8, log_every=1)
     work = job(settings, dataset, tmp_path / "run", checkpoint_every=10)
     told, metrics = tmp_path / "run" / PACE, tmp_path / "run" / "metrics.jsonl"
     processes, log = worker(work, 2)
