@@ -70,6 +70,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "muon .02": {"optimizer": "muon", "learning_rate": 0.002, "hidden_rate": 10.0},
     "muon .012": {"optimizer": "muon", "learning_rate": 0.002, "hidden_rate": 6.0},
     "muon .006": {"optimizer": "muon", "learning_rate": 0.002, "hidden_rate": 3.0},
+    "muon 1.5": {"optimizer": "muon", "hidden_rate": 1.5},
     "lamb": {"optimizer": "lamb", "learning_rate": 0.01},
     "stable-adamw": {"optimizer": "stable-adamw"},
     "wsd": {"schedule": "wsd", "decay_share": 0.3},
