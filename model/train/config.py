@@ -96,8 +96,8 @@ class PretrainConfig(StageConfig):
     """What the embeddings' learning rate is of the others'."""
 
     hidden_rate: float = Field(default=1.0, gt=0)
-    """What the learning rate of the layers' matrices is of the others'; with muon, of its own updates beside those of AdamW: 3 is better
-    in trainings of minutes."""
+    """What the learning rate of the layers' matrices is of the others'; with muon, of its own updates beside those of AdamW: 1.5
+    to 3 are better in trainings of minutes."""
 
     warmup_steps: int | None = Field(default=None, ge=0)
     """Steps of linear rise from 0, at the beginning of the schedule; without it 10,000, at most a tenth of the schedule's steps."""
