@@ -3,9 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
-# Two at a time: many tests wait for processes. A file's tests stay together, for the sake of what they share; in the order of
+# Three at a time on two cores: many tests wait for processes. A file's tests stay together, for the sake of what they share; in the order of
 # the folders, for the longest are in the first ones.
-PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
+PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 # What tests write lies in memory, where there is enough: a disk's fsync takes milliseconds, and they ask for tens of thousands.
 IN_MEMORY := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')

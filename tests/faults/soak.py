@@ -105,9 +105,13 @@ class Trainings:
         )
 
     def _made(self, out: Path) -> tuple[object, ...]:
-        """What must be the same bytes: weights, optimizer, and the figures of every log line."""
-        (newest,) = checkpoints.complete_steps(str(out))
-        kept = {name: found for name, found in digests(Path(newest)).items() if name != "training/state.json"}
+        """What must be the same bytes: weights and optimizer of every checkpoint that stays, and the figures of every log line."""
+        kept = {
+            (checkpoints.step_of(directory), name): found
+            for directory in checkpoints.complete_steps(str(out))
+            for name, found in digests(Path(directory)).items()
+            if name != "training/state.json"
+        }
         told = [timeless(line) for line in lines(out / "metrics.jsonl")]
         return kept, told, artifact.verify(str(out)).ok
 

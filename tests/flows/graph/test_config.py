@@ -20,7 +20,7 @@ def test_sections_are_in_the_order_of_the_table(toy_config: str) -> None:
     config = load(toy_config)
     assert list(config.nodes) == ["letters", "count"]
     assert (config.name, config.execution.workers) == ("toy", 3)
-    assert config.dump()["letters"] == {"size": 3, "source": None}
+    assert config.dump()["letters"] == {"size": 3, "source": None, "told": None}
 
 
 def test_overrides_go_on_top_and_bring_sections_in(toy_config: str) -> None:
