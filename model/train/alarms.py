@@ -88,11 +88,10 @@ class Alarms:
         step = int(line["step"])
         if self._chance is None or step < NOWHERE_STEPS or "nowhere" in self._told or "above" in self._told:
             return
+        self._told.add("nowhere")  # one line decides
         guessing = self._guessing()
         if guessing is None or loss < self._chance - NOWHERE * (self._chance - guessing):
-            self._told.add("nowhere")
             return
-        self._told.add("nowhere")
         yield (
             f"after step {step} the loss ({loss:.2f}) is still about ln V ({self._chance:.2f}), what guessing all pieces alike costs; usually"
             f" it falls to that of guessing by frequency ({guessing:.2f}) within some hundred steps. {_moved(line)}"

@@ -14,16 +14,16 @@ AT_ONCE = 1024  # squares that are added up in fp32: over the 23 million of a wo
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of a parameter's numbers in a rank's flat tensor.
+    """A run of the numbers of a parameter, or of a matrix that a parameter is made up of, in a rank's flat tensor.
 
     Attributes:
-        parameter: which of the group's, from 0.
-        offset: where it begins in the flattened parameter.
+        number: which of the group's, from 0.
+        offset: where it begins in the flattened parameter or matrix.
         start: where it begins in the flat tensor.
         length: how many numbers.
     """
 
-    parameter: int
+    number: int
     offset: int
     start: int
     length: int

@@ -82,7 +82,7 @@ class Muon(torch.optim.Optimizer):
             one.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
             for part in one.chunk(group["hidden"]):
                 direction = next(directions)
-                part.add_(self._unless(direction).view_as(part), alpha=-_rate(group, direction.shape))
+                part.add_(_unless(direction, applied).view_as(part), alpha=-_rate(group, direction.shape))
 
     def _update_pieces(self, group: dict[str, Any], flat: Tensor, applied: Tensor | float) -> None:
         """Of what is here of a group's."""
@@ -93,11 +93,7 @@ class Muon(torch.optim.Optimizer):
         flat.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
         for run, direction in directions:
             here = flat.narrow(0, run.start, run.length)
-            here.add_(self._unless(direction), alpha=-_rate(group, exchange.shapes[run.matrix]))
-
-    def _unless(self, direction: Tensor) -> Tensor:
-        """It, or nothing where the step is left out."""
-        return direction if self.found_inf is None else direction * (1.0 - self.found_inf)
+            here.add_(_unless(direction, applied), alpha=-_rate(group, exchange.shapes[run.number]))
 
     def _nesterov(self, parameter: Tensor, applied: Tensor | float) -> Tensor:
         """Move its momentum on; returns the gradient that looks ahead."""
@@ -111,6 +107,11 @@ class Muon(torch.optim.Optimizer):
         still(gradient, self.found_inf)
         momentum.lerp_(gradient, (1.0 - MOMENTUM) * applied)
         return gradient.lerp(momentum, MOMENTUM)
+
+
+def _unless(direction: Tensor, applied: Tensor | float) -> Tensor:
+    """It, or nothing where the step is left out."""
+    return direction * applied if isinstance(applied, Tensor) else direction
 
 
 def _rate(group: dict[str, Any], shape: tuple[int, ...]) -> float:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, distributed
 
 from model.train.arriving import departing
-from model.train.optimizers.cuts import Cut, meeting_device, squares
+from model.train.optimizers.cuts import Cut, Piece, meeting_device, squares
 
 STEPS = 5
 A, B, C = 3.4445, -4.7750, 2.0315  # steepest at 0; five steps bring a singular value to between about .7 and 1.2
@@ -77,23 +76,6 @@ def replicated(matrices: Sequence[Tensor], dtype: torch.dtype, rank: int, ranks:
     return [next(taken[owner]).view_as(matrix) for matrix, owner in zip(matrices, owners, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Numbers of one matrix in a flat tensor.
-
-    Attributes:
-        matrix: which of the group's, from 0.
-        offset: where they begin in the flattened matrix.
-        start: where they begin in the flat tensor.
-        length: how many.
-    """
-
-    matrix: int
-    offset: int
-    start: int
-    length: int
-
-
 class Exchange:
     """Matrices whose pieces lie on several ranks, orthogonalised: each on one rank, to which the others send what they hold of it, and
     which sends back what has become of that. A rank sends and receives about twice what it holds, and has its share of the matrices whole.
@@ -113,29 +95,29 @@ class Exchange:
             distributed.all_gather_object(cuts, cut)
         self.shapes = [(shape[0] // stacked, math.prod(shape[1:])) for shape in cut.shapes for _ in range(stacked)]
         self._dtype, owners = dtype, shared_out(self.shapes, ranks)
-        held = [sorted(_runs(each, stacked), key=lambda run: owners[run.matrix]) for each in cuts]
+        held = [sorted(_runs(each, stacked), key=lambda run: owners[run.number]) for each in cuts]
         self.runs = held[rank]
         """What is here, by whom it is sent to."""
-        theirs = [[run for run in runs if owners[run.matrix] == rank] for runs in held]
+        theirs = [[run for run in runs if owners[run.number] == rank] for runs in held]
         self._theirs = [run for runs in theirs for run in runs]
         self._mine = [number for number, owner in enumerate(owners) if owner == rank]
-        self._sends = [sum(run.length for run in self.runs if owners[run.matrix] == owner) for owner in range(ranks)]
+        self._sends = [sum(run.length for run in self.runs if owners[run.number] == owner) for owner in range(ranks)]
         self._takes = [sum(run.length for run in runs) for runs in theirs]
 
-    def __call__(self, flat: Tensor) -> Iterator[tuple[Run, Tensor]]:
+    def __call__(self, flat: Tensor) -> Iterator[tuple[Piece, Tensor]]:
         """What is here of the orthogonalised matrices, with its place. Args: flat: fp32, laid as the cut says."""
         there = meeting_device()
         parts = [flat.narrow(0, run.start, run.length).to(there) for run in self.runs]
         norms = _norms(self._sums(parts, there))
-        scaled = [(part / norms[run.matrix]).to(self._dtype) for run, part in zip(self.runs, parts, strict=True)]
+        scaled = [(part / norms[run.number]).to(self._dtype) for run, part in zip(self.runs, parts, strict=True)]
         taken = self._exchanged(torch.cat([*scaled, norms.new_empty(0, dtype=self._dtype)]), self._sends, self._takes)
         whole = {number: taken.new_empty(self.shapes[number]) for number in self._mine}
         for run, values in zip(self._theirs, torch.split(taken, [run.length for run in self._theirs]), strict=True):
-            whole[run.matrix].view(-1)[run.offset : run.offset + run.length] = values
+            whole[run.number].view(-1)[run.offset : run.offset + run.length] = values
         made = {
             number: matrix.reshape(-1) for number, matrix in zip(whole, _by_shape(list(whole.values()), iterate), strict=True)
         }
-        parts = [made[run.matrix].narrow(0, run.offset, run.length) for run in self._theirs]
+        parts = [made[run.number].narrow(0, run.offset, run.length) for run in self._theirs]
         back = self._exchanged(torch.cat([*parts, taken.new_empty(0)]), self._takes, self._sends).to(flat.device)
         return zip(self.runs, torch.split(back, [run.length for run in self.runs]), strict=True)
 
@@ -143,7 +125,7 @@ class Exchange:
         """Of the whole matrices' squares, float64 [n]."""
         sums = torch.zeros(len(self.shapes), dtype=torch.float64, device=there)
         if parts:
-            sums.index_add_(0, departing([run.matrix for run in self.runs], torch.int64, there), squares(parts))
+            sums.index_add_(0, departing([run.number for run in self.runs], torch.int64, there), squares(parts))
         if len(self._sends) > 1:
             distributed.all_reduce(sums)
         return sums
@@ -156,12 +138,12 @@ class Exchange:
         return taken
 
 
-def _runs(cut: Cut, stacked: int) -> Iterator[Run]:
+def _runs(cut: Cut, stacked: int) -> Iterator[Piece]:
     """What is here of each matrix, of which a parameter holds so many."""
     for piece in cut.pieces:
-        size = math.prod(cut.shapes[piece.parameter]) // stacked
+        size = math.prod(cut.shapes[piece.number]) // stacked
         at, end = piece.offset, piece.offset + piece.length
         while at < end:
             number, stop = at // size, min(end, (at // size + 1) * size)
-            yield Run(piece.parameter * stacked + number, at - number * size, piece.start + at - piece.offset, stop - at)
+            yield Piece(piece.number * stacked + number, at - number * size, piece.start + at - piece.offset, stop - at)
             at = stop

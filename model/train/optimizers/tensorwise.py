@@ -135,7 +135,7 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             flat = [held.view(-1) for held in (tensor, tensor.grad, state["exp_avg"], state["exp_avg_sq"])]
             for piece in cut.pieces:
                 views = [held.narrow(0, piece.start, piece.length) for held in flat]
-                yield Part(before + piece.parameter, *views)
+                yield Part(before + piece.number, *views)
             before += len(cut.sizes)
 
 
